@@ -1,0 +1,1 @@
+"""What can happen: typed events, their codec, and the pure fold. No I/O, no clock, no torch."""

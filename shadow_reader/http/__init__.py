@@ -1,0 +1,1 @@
+"""Who talks to it: the aiohttp JSON API and its client."""

@@ -1,0 +1,1 @@
+"""What can be run again offline: recorded sessions, rebuilds."""

@@ -1,0 +1,1 @@
+"""The Qwen3.5 dense text model in plain torch."""

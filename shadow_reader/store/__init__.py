@@ -1,0 +1,1 @@
+"""What is kept: the journal. Knows named bytes and events, never a model."""
