@@ -1,0 +1,143 @@
+"""Events to rows and back: stable tags with versions, orjson for the data, a blob for the ids.
+
+Law: what this build does not know is an error, never skipped: an unknown kind, a newer version, a
+missing or an extra field. Old versions are lifted one step at a time by ``UPCASTERS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+from shadow_reader.errors import JournalFormatError, UnknownEventError
+from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
+
+Data: TypeAlias = dict[str, Any]
+Upcaster: TypeAlias = Callable[[Data], Data]
+
+
+class Row(NamedTuple):
+    """The columns that hold an event: tag, version, JSON object, ids (little-endian uint32)."""
+
+    kind: str
+    version: int
+    data: bytes
+    ids: bytes | None
+
+
+KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
+    {
+        "session.opened": t.SessionOpened,
+        "session.erased": t.SessionErased,
+        "prompt": t.Prompt,
+        "first_token": t.FirstToken,
+        "output": t.Output,
+        "turn.ended": t.TurnEnded,
+        "rewind": t.Rewind,
+        "read": t.Read,
+        "checkpoint": t.Checkpoint,
+        "dropped": t.Dropped,
+        "question": t.Question,
+        "answer": t.Answer,
+        "question.ended": t.QuestionEnded,
+        "engine.loaded": t.EngineLoaded,
+        "engine.stopped": t.EngineStopped,
+    }
+)
+VERSIONS: Final[Mapping[str, int]] = MappingProxyType(dict.fromkeys(KINDS, 1))
+UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType({})
+"""(kind, version) -> the function that turns that version's data into the next version's."""
+
+_KIND_OF: Final = {cls: kind for kind, cls in KINDS.items()}
+_FIELDS: Final = {cls: frozenset(f.name for f in dataclasses.fields(cls)) for cls in KINDS.values()}
+_PLAIN: Final = {cls: tuple(sorted(names - {"ids"})) for cls, names in _FIELDS.items()}
+_TUPLES: Final = ("choices", "probabilities")
+
+
+def kind_of(event: t.Event) -> str:
+    """The event's tag in the journal."""
+    return _KIND_OF[type(event)]
+
+
+def encode(event: t.Event) -> Row:
+    """The event's columns in the newest version."""
+    cls = type(event)
+    kind = _KIND_OF[cls]
+    data = {name: getattr(event, name) for name in _PLAIN[cls]}
+    ids: Ids | None = getattr(event, "ids", None)
+    return Row(kind, VERSIONS[kind], orjson.dumps(data), None if ids is None else ids.to_bytes())
+
+
+def decode(
+    row: Row,
+    *,
+    upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS,
+    versions: Mapping[str, int] = VERSIONS,
+) -> t.Event:
+    """Read an event of any version this build knows.
+
+    Raises:
+        UnknownEventError: a kind or version from a newer build.
+        JournalFormatError: data that is not what the version says.
+    """
+    cls = KINDS.get(row.kind)
+    if cls is None:
+        raise UnknownEventError(f"unknown event kind {row.kind!r}", kind=row.kind)
+    data = _load(row)
+    data = _lift(row, data, upcasters, versions)
+    return _build(cls, row, data)
+
+
+def _load(row: Row) -> Data:
+    try:
+        data = orjson.loads(row.data)
+    except orjson.JSONDecodeError as error:
+        raise JournalFormatError(f"{row.kind} event holds broken JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise JournalFormatError(f"{row.kind} event holds {type(data).__name__}, not an object")
+    return data
+
+
+def _lift(
+    row: Row,
+    data: Data,
+    upcasters: Mapping[tuple[str, int], Upcaster],
+    versions: Mapping[str, int],
+) -> Data:
+    newest = versions[row.kind]
+    if not 1 <= row.version <= newest:
+        raise UnknownEventError(
+            f"{row.kind} event has version {row.version}; this build knows 1 to {newest}",
+            kind=row.kind,
+            version=row.version,
+            limit=newest,
+        )
+    for version in range(row.version, newest):
+        data = upcasters[row.kind, version](data)
+    return data
+
+
+def _build(cls: type[t.Event], row: Row, data: Data) -> t.Event:
+    if data.keys() != set(_PLAIN[cls]):
+        wrong = sorted(data.keys() ^ set(_PLAIN[cls]))
+        raise JournalFormatError(
+            f"{row.kind} event v{row.version} has missing or extra fields: {', '.join(wrong)}",
+            kind=row.kind,
+            fields=wrong,
+        )
+    for name in _TUPLES:
+        if name in data:
+            data[name] = tuple(data[name])
+    if ("ids" in _FIELDS[cls]) != (row.ids is not None):
+        raise JournalFormatError(f"{row.kind} event has ids where none belong, or lacks them")
+    if row.ids is not None:
+        try:
+            data["ids"] = Ids.from_bytes(row.ids)
+        except ValueError as error:
+            raise JournalFormatError(f"{row.kind} event: {error}") from error
+    return cls(**data)

@@ -1,0 +1,238 @@
+"""Decisions: what a message of the world becomes, given the view. Pure, like the fold.
+
+Law: a decision either returns the events that the message means, or raises and nothing happens.
+A message that says what is known already returns no events, so every message may be sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shadow_reader.errors import (
+    BusyError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TooLargeError,
+)
+from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
+from shadow_reader.events.view import SessionView, TurnView
+
+MAX_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one session may hold.
+
+    Attributes:
+        vocabulary: embedding rows of the model; ids are below it.
+        context_ids: longest prompt + output the model takes.
+        question_ids: longest question.
+        open_questions: unanswered questions a session.
+    """
+
+    vocabulary: int
+    context_ids: int
+    question_ids: int
+    open_questions: int
+
+
+def check_name(value: str, *, field: str) -> str:
+    """A session's or turn's id: 1 to 200 printable characters.
+
+    Raises:
+        InvalidInputError: empty, too long, or holding control characters.
+    """
+    if not value or len(value) > MAX_NAME_LENGTH or not value.isprintable():
+        raise InvalidInputError(
+            f"{field} must be 1 to {MAX_NAME_LENGTH} printable characters, not {value!r:.60}",
+            field=field,
+            limit=MAX_NAME_LENGTH,
+            found=len(value),
+        )
+    return value
+
+
+def decide_prompt(
+    view: SessionView | None,
+    *,
+    turn: str,
+    keep: int | None,
+    ids: Ids,
+    router: str | None,
+    limits: Limits,
+) -> tuple[t.SessionEvent, ...]:
+    """A turn begins with a prompt: whole (``keep`` None), or ``keep`` known ids and then ``ids``.
+
+    A running turn is superseded. The same turn with the same prompt again means nothing new.
+
+    Raises:
+        ConflictError: ``keep`` beyond the known ids; a turn id that was used before.
+        InvalidInputError: an empty prompt. TooLargeError: longer than the context.
+    """
+    known = view.known if view else Ids.of(())
+    base = keep or 0
+    if base > len(known):
+        raise ConflictError(
+            f"keep is {base}, but {len(known)} ids are known",
+            field="keep",
+            found=base,
+            expected=len(known),
+        )
+    _check_length(base + len(ids), field="ids", limits=limits)
+    if base + len(ids) == 0:
+        raise InvalidInputError("ids must not be empty: a prompt has an id", field="ids", limit=1)
+    if view and view.turn and view.turn.turn == turn:
+        return _repeated_prompt(view, view.turn, base, ids)
+    if view and turn in view.past_turns:
+        raise ConflictError(
+            f"turn {turn!r} was used before in this session", field="turn", found=turn
+        )
+    agree = base + Ids.common_prefix(known_from(known, base), ids)
+    events: list[t.SessionEvent] = [] if view else [t.SessionOpened()]
+    if view and view.running:
+        events.append(t.TurnEnded("superseded"))
+    events.append(t.Prompt(agree, Ids.of(ids.array(agree - base)), router))
+    return tuple(events)
+
+
+def decide_first_token(view: SessionView | None, *, turn: str) -> tuple[t.SessionEvent, ...]:
+    """Prefill is over. Said again, or after output came, it means nothing new."""
+    current = _current(view, turn)
+    return () if current.first_token_at is not None else (t.FirstToken(),)
+
+
+def decide_output(
+    view: SessionView | None, *, turn: str, offset: int, ids: Ids, limits: Limits
+) -> tuple[t.SessionEvent, ...]:
+    """Output ids at ``offset``; what is known already must agree, and only the rest is new.
+
+    Raises:
+        ConflictError: a gap, a contradiction, or a turn that has ended; says what was expected.
+    """
+    current = _current(view, turn, may_have_ended=True)
+    assert view is not None
+    produced = view.output_length
+    if offset > produced:
+        raise ConflictError(
+            f"offset is {offset}, but {produced} output ids are known: ids are missing",
+            field="offset",
+            found=offset,
+            expected=produced,
+        )
+    start = current.prompt_length + offset
+    overlap = Ids.of(view.known.array(start, start + len(ids)))
+    agree = overlap.common_prefix(ids)
+    if agree < len(overlap):
+        raise ConflictError(
+            f"output id {offset + agree} is {ids[agree]}, but {overlap[agree]} is known there",
+            field="ids",
+            index=agree,
+            found=ids[agree],
+            expected=overlap[agree],
+            known=produced,
+        )
+    if agree == len(ids):
+        return ()
+    if not current.running:
+        raise _has_ended(current)
+    _check_length(len(view.known) + len(ids) - agree, field="ids", limits=limits)
+    return (t.Output(offset + agree, Ids.of(ids.array(agree))),)
+
+
+def decide_end(
+    view: SessionView | None, *, turn: str, reason: t.EndReason, produced: int | None
+) -> tuple[t.SessionEvent, ...]:
+    """The turn ends; with another count of output ids than is known, it is marked unsure."""
+    current = _current(view, turn, may_have_ended=True)
+    assert view is not None
+    if not current.running:
+        if current.reason == reason:
+            return ()
+        raise _has_ended(current)
+    unsure = produced is not None and produced != view.output_length
+    return (t.TurnEnded(reason, unsure),)
+
+
+def decide_question(view: SessionView, question: t.Question, limits: Limits) -> t.Question:
+    """A question may be asked: it fits above the known ids, and not too many wait.
+
+    Raises:
+        TooLargeError: the question or the room it needs. BusyError: too many open questions.
+    """
+    if len(question.ids) > limits.question_ids:
+        raise TooLargeError(
+            f"question has {len(question.ids)} ids; the limit is {limits.question_ids}",
+            field="question",
+            found=len(question.ids),
+            limit=limits.question_ids,
+        )
+    room = limits.context_ids - len(view.known)
+    if len(question.ids) > room:
+        raise TooLargeError(
+            f"question has {len(question.ids)} ids; {room} are left of the context",
+            field="question",
+            found=len(question.ids),
+            limit=room,
+        )
+    if len(view.questions) >= limits.open_questions:
+        raise BusyError(
+            f"{len(view.questions)} questions wait on this session already",
+            field="session",
+            found=len(view.questions),
+            limit=limits.open_questions,
+        )
+    return question
+
+
+def known_from(known: Ids, start: int) -> Ids:
+    """The known ids from ``start`` on."""
+    return known if start == 0 else Ids.of(known.array(start))
+
+
+def _repeated_prompt(
+    view: SessionView, current: TurnView, base: int, ids: Ids
+) -> tuple[t.SessionEvent, ...]:
+    prompt = view.known.take(current.prompt_length)
+    same = base + len(ids) == len(prompt) and known_from(prompt, base) == ids
+    if same:
+        return ()
+    raise ConflictError(
+        f"turn {current.turn!r} began with another prompt of {len(prompt)} ids",
+        field="turn",
+        found=base + len(ids),
+        expected=len(prompt),
+    )
+
+
+def _current(view: SessionView | None, turn: str, *, may_have_ended: bool = False) -> TurnView:
+    if view is None:
+        raise NotFoundError("no such session", field="session")
+    if view.turn is None or view.turn.turn != turn:
+        if turn in view.past_turns:
+            raise ConflictError(f"turn {turn!r} has ended", field="turn", found=turn)
+        raise NotFoundError(f"no turn {turn!r} in this session", field="turn", found=turn)
+    if not view.turn.running and not may_have_ended:
+        raise _has_ended(view.turn)
+    return view.turn
+
+
+def _has_ended(turn: TurnView) -> ConflictError:
+    return ConflictError(
+        f"turn {turn.turn!r} has ended ({turn.reason})",
+        field="turn",
+        found=turn.turn,
+        reason=turn.reason,
+    )
+
+
+def _check_length(total: int, *, field: str, limits: Limits) -> None:
+    if total > limits.context_ids:
+        raise TooLargeError(
+            f"{field} would make {total} ids; the model's context is {limits.context_ids}",
+            field=field,
+            found=total,
+            limit=limits.context_ids,
+        )

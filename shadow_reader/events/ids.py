@@ -1,0 +1,167 @@
+"""Token ids as an immutable value that grows without copying.
+
+Law: an ``Ids`` never changes. Two values may share one buffer, since a buffer is only ever written
+past the end of every value that looks at it; appending to the longest of them is therefore O(new),
+and appending to a shorter one copies. A session of n ids costs O(n), however many deltas made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadow_reader.errors import InvalidInputError
+
+ID_BYTES: Final = 4
+_WIRE: Final = np.dtype("<u4")
+_FIRST_CAPACITY: Final = 64
+
+
+class _Buffer:
+    """Growing storage; ``used`` is the longest length any value has claimed."""
+
+    __slots__ = ("data", "used")
+
+    def __init__(self, data: NDArray[np.uint32], used: int) -> None:
+        self.data = data
+        self.used = used
+
+
+class Ids:
+    """An immutable sequence of token ids (uint32)."""
+
+    __slots__ = ("_buffer", "_length")
+
+    def __init__(self, buffer: _Buffer, length: int) -> None:
+        self._buffer = buffer
+        self._length = length
+
+    @classmethod
+    def of(cls, values: Sequence[int] | NDArray[Any]) -> Ids:
+        """Make a value from ints that are known to be valid ids (0 <= id < 2**32)."""
+        data = np.array(values, dtype=np.uint32)
+        return cls(_Buffer(data, len(data)), len(data))
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Ids:
+        """Read little-endian uint32; the length must be a multiple of four bytes."""
+        if len(blob) % ID_BYTES:
+            raise ValueError(f"{len(blob)} bytes are no whole number of ids")
+        data = np.frombuffer(blob, dtype=_WIRE).astype(np.uint32, copy=False)
+        return cls(_Buffer(data, len(data)), len(data))
+
+    def to_bytes(self) -> bytes:
+        """Little-endian uint32, four bytes an id."""
+        return self.array().astype(_WIRE, copy=False).tobytes()
+
+    def array(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint32]:
+        """A read-only view of ids [start, stop), uint32."""
+        view = self._buffer.data[: self._length][start:stop]
+        view.flags.writeable = False
+        return view
+
+    def take(self, length: int) -> Ids:
+        """The first ``length`` ids, sharing the storage."""
+        assert 0 <= length <= self._length, f"take({length}) of {self._length} ids"
+        return self if length == self._length else Ids(self._buffer, length)
+
+    def extend(self, more: Ids) -> Ids:
+        """These ids, then ``more``."""
+        if not len(more):
+            return self
+        total = self._length + len(more)
+        buffer = self._claim(more, total)
+        return Ids(buffer, total)
+
+    def common_prefix(self, other: Ids) -> int:
+        """How many leading ids agree."""
+        shortest = min(self._length, len(other))
+        if self._buffer is other._buffer:
+            return shortest
+        differs = self.array(0, shortest) != other.array(0, shortest)
+        first = int(differs.argmax()) if shortest else 0
+        return first if shortest and differs[first] else shortest
+
+    def _claim(self, more: Ids, total: int) -> _Buffer:
+        """A buffer that holds these ids and ``more`` behind them."""
+        buffer = self._buffer
+        if buffer.used > self._length:
+            shared = buffer.data[self._length : min(buffer.used, total)]
+            if not np.array_equal(shared, more.array(0, len(shared))):
+                buffer = _Buffer(_grown(self.array(), total), self._length)
+        if total > len(buffer.data):
+            buffer = _Buffer(_grown(buffer.data[: self._length], total), self._length)
+        if total > buffer.used:
+            if not buffer.data.flags.writeable:
+                buffer = _Buffer(_grown(buffer.data[: self._length], total), self._length)
+            buffer.data[self._length : total] = more.array()
+            buffer.used = total
+        return buffer
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._buffer.data[: self._length][index])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.array().tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ids):
+            return NotImplemented
+        return self._length == len(other) and self.common_prefix(other) == self._length
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def __repr__(self) -> str:
+        head = ", ".join(str(i) for i in self.array(0, 8))
+        more = ", ..." if self._length > 8 else ""
+        return f"Ids([{head}{more}], length={self._length})"
+
+
+EMPTY: Final = Ids.of(())
+
+
+def checked_ids(values: object, *, field: str, vocabulary: int, empty_ok: bool = True) -> Ids:
+    """Turn untrusted input into Ids.
+
+    Args:
+        values: what the caller sent; must be a list of int (no bool, no float).
+        field: name of the field, for the error.
+        vocabulary: ids must be below this number of embedding rows.
+        empty_ok: whether no ids at all are allowed.
+
+    Raises:
+        InvalidInputError: names the field, the first bad index and what was found there.
+    """
+    if not isinstance(values, list):
+        raise InvalidInputError(
+            f"{field} must be a list of token ids, not {type(values).__name__}",
+            field=field,
+            found=type(values).__name__,
+        )
+    if not values and not empty_ok:
+        raise InvalidInputError(f"{field} must not be empty", field=field, found=0, limit=1)
+    for index, value in enumerate(values):
+        if type(value) is not int or not 0 <= value < vocabulary:
+            raise InvalidInputError(
+                f"{field}[{index}] must be an integer from 0 to {vocabulary - 1}, "
+                f"not {value!r:.80}",
+                field=field,
+                index=index,
+                found=repr(value)[:80],
+                limit=vocabulary - 1,
+            )
+    return Ids.of(values)
+
+
+def _grown(data: NDArray[np.uint32], total: int) -> NDArray[np.uint32]:
+    capacity = max(_FIRST_CAPACITY, total + total // 2)
+    grown = np.empty(capacity, dtype=np.uint32)
+    grown[: len(data)] = data
+    return grown

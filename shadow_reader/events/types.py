@@ -1,0 +1,205 @@
+"""Everything that can happen, as frozen values. The journal stores these and nothing else.
+
+Law: a fact that was journaled keeps its meaning for ever. To change one, add a version and an
+upcaster (``codec.py``); never edit what an old version says. Where and when it happened (journal
+order, time, session, turn) is the envelope's, not the event's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from shadow_reader.events.ids import Ids
+
+EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded", "timeout"]
+QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
+WindowName: TypeAlias = Literal["idle", "ration", "question"]
+DropReason: TypeAlias = Literal["cap", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The first thing known of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionErased:
+    """All earlier events of the session are gone from the journal; only these counts stay."""
+
+    event_count: int
+    id_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A turn begins. The known ids become the first ``keep`` of them, then ``ids``.
+
+    ``router`` is the class that the server's own router gave the turn, if it has one.
+    """
+
+    keep: int
+    ids: Ids
+    router: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """Prefill is over: the big model decodes from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Ids the big model produced; ``offset`` counts from the turn's first output id."""
+
+    offset: int
+    ids: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """No more output comes. ``unsure``: the client's own count disagrees with the ids it sent."""
+
+    reason: EndReason
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """The state went back: ids differ from ``cut`` on, reading goes on at grid line ``to``.
+
+    ``reread`` ids (from ``to`` to ``cut``) agree but must be read again.
+    """
+
+    cut: int
+    to: int
+    reread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The state advanced from grid line ``start`` to ``stop`` in one burst of ``ms``."""
+
+    start: int
+    stop: int
+    window: WindowName
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The recurrent state at grid line ``position`` was copied aside.
+
+    ``digest`` is the state digest there; digests compare only under the same ``engine``.
+    """
+
+    position: int
+    digest: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The resident state at ``committed`` was let go; it will be read again from the journal."""
+
+    reason: DropReason
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A typed question was asked when ``position`` ids were known; ``ids`` are its own tokens."""
+
+    question: str
+    kind: str
+    position: int
+    ids: Ids
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to ``question``, given on top of the first ``position`` ids.
+
+    ``probabilities`` stand in the order of the question's choices. ``behind`` ids were known but
+    not seen by the answer; ``lag_ms`` is from asking to answering, ``forward_ms`` the forward.
+    """
+
+    question: str
+    label: str
+    probabilities: tuple[float, ...]
+    position: int
+    behind: int
+    lag_ms: float
+    forward_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEnded:
+    """The question will get no answer."""
+
+    question: str
+    reason: QuestionEnd
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoaded:
+    """A model stands ready. ``engine`` names the combination; equal names give equal bits."""
+
+    engine: str
+    model: str
+    weights: str
+    grid: int
+    dtype: str
+    device: str
+    build: str
+    layout: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """The service closed in order. Without one, the process was killed."""
+
+    reason: str
+
+
+SessionEvent: TypeAlias = (
+    SessionOpened
+    | SessionErased
+    | Prompt
+    | FirstToken
+    | Output
+    | TurnEnded
+    | Rewind
+    | Read
+    | Checkpoint
+    | Dropped
+    | Question
+    | Answer
+    | QuestionEnded
+)
+EngineEvent: TypeAlias = EngineLoaded | EngineStopped
+Event: TypeAlias = SessionEvent | EngineEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event on its way into the journal.
+
+    Attributes:
+        at: unix seconds.
+        session: the session's id; empty for engine events.
+        turn: the turn's id; empty where the event belongs to no turn.
+    """
+
+    at: float
+    session: str
+    turn: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Draft):
+    """A committed event; ``seq`` is its place in the journal, counted from 1."""
+
+    seq: int
