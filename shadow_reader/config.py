@@ -1,0 +1,173 @@
+"""Settings: frozen, every one with a limit, read once at the start.
+
+Law: a key that is unknown, malformed or out of range stops the start with the key's name; nothing
+is ignored. Sources, the later wins: defaults, ``shadow.toml``, ``QWEN38_SHADOW_*`` variables,
+explicit overrides (command line, library).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shadow_reader.errors import SettingsError
+
+GIB: Final = 1024**3
+ENV_PREFIX: Final = "QWEN38_SHADOW_"
+ENV_KEYS: Final[Mapping[str, str]] = {
+    "MODEL": "model",
+    "DIR": "dir",
+    "GB": "cap_gb",
+    "GRID": "grid_ids",
+    "JOURNAL": "journal",
+    "DURABILITY": "durability",
+    "DEVICE": "device",
+    "THREADS": "threads",
+    "HOST": "host",
+    "PORT": "port",
+    "TOKEN": "token",
+}
+"""Environment variable (without its prefix) -> setting."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Settings(BaseModel):
+    """All settings of one service.
+
+    Attributes:
+        model: a model folder, a name under ``dir``, or ``random:tiny|0.8B|2B|4B``. Empty: no model
+            is loaded, torch is not imported, sessions are only journaled.
+        dir: folder of model folders. Also holds the cache of weight hashes.
+        device: where the model runs; auto takes CUDA when there is one.
+        threads: CPU threads of the model. Part of what makes two states comparable bit for bit.
+        cap_gb: GiB that pages, states and checkpoints may take; checked before allocating.
+        grid_ids: ids a chunk.
+        journal: the journal's file.
+        durability: normal: a commit survives the process; full: a power loss too.
+        pending_events: events queued for the journal before senders wait.
+        foreground: turns: the reader stays away while any turn runs; lease: only while a request
+            holds or waits for the lease (a shadow with a device of its own).
+        burst_s: longest time the reader keeps the lease.
+        turn_timeout_s: a turn without news for this long is taken as ended.
+        ask_timeout_s: longest a question waits when the caller names no time.
+        host, port, token: where the API listens; another host than loopback needs a token.
+        body_bytes: largest request body (a feed's single line, too).
+        sessions: most sessions kept in view at once.
+        context_ids: longest prompt + output; 0 takes the model's own.
+        question_ids: longest question.
+        open_questions: unanswered questions a session.
+        export_bytes: largest state that is handed out as a file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    model: str = ""
+    dir: Path | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=256)] | None = None
+    cap_gb: Annotated[float, Field(gt=0, le=1024)] = 4.0
+    grid_ids: Annotated[int, Field(ge=64, le=4096, multiple_of=64)] = 512
+    journal: Path = Path("shadow.db")
+    durability: Literal["normal", "full"] = "normal"
+    pending_events: Annotated[int, Field(ge=64, le=1_000_000)] = 8192
+    foreground: Literal["turns", "lease"] = "turns"
+    burst_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    turn_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    ask_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 30.0
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8765
+    token: str | None = None
+    body_bytes: Annotated[int, Field(ge=1024, le=GIB)] = 16 * 1024**2
+    sessions: Annotated[int, Field(ge=1, le=100_000)] = 1024
+    context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
+    question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
+    open_questions: Annotated[int, Field(ge=1, le=1024)] = 16
+    export_bytes: Annotated[int, Field(ge=1024)] = GIB
+
+    @model_validator(mode="after")
+    def _token_for_open_binds(self) -> Settings:
+        if self.host not in LOOPBACK and not self.token:
+            raise ValueError(f"host {self.host!r} is not loopback: set a token")
+        return self
+
+    @property
+    def cap_bytes(self) -> int:
+        """The memory cap in bytes."""
+        return int(self.cap_gb * GIB)
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where weight hashes are kept between starts."""
+        return (self.dir or Path.home() / ".cache" / "shadow-reader").expanduser()
+
+    def model_spec(self) -> str:
+        """``model`` with a bare name resolved under ``dir``; empty when there is none."""
+        if not self.model or self.model.startswith("random:"):
+            return self.model
+        path = Path(self.model).expanduser()
+        if self.dir is not None and not path.is_absolute() and not path.exists():
+            return str(self.dir.expanduser() / path)
+        return str(path)
+
+
+def load_settings(
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings from all sources.
+
+    Args:
+        file: a TOML file; None reads none.
+        environ: the process's environment; None reads none.
+        overrides: setting -> value; None values count as not given.
+
+    Raises:
+        SettingsError: names every key that is wrong, and where it came from.
+    """
+    values: dict[str, Any] = {}
+    if file is not None:
+        values |= _from_file(file)
+    values |= _from_environ(environ or {})
+    values |= {key: value for key, value in (overrides or {}).items() if value is not None}
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise _settings_error(error) from error
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}", file=str(file)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} is not TOML: {error}", file=str(file)) from error
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in environ.items():
+        if not name.startswith(ENV_PREFIX):
+            continue
+        key = ENV_KEYS.get(name.removeprefix(ENV_PREFIX))
+        if key is None:
+            known = ", ".join(ENV_PREFIX + k for k in ENV_KEYS)
+            raise SettingsError(f"unknown variable {name}; known are {known}", key=name)
+        values[key] = value
+    return values
+
+
+def _settings_error(error: ValidationError) -> SettingsError:
+    problems = [
+        {"key": ".".join(str(part) for part in item["loc"]), "problem": item["msg"]}
+        for item in error.errors(include_url=False, include_input=False)
+    ]
+    text = "; ".join(f"{p['key']}: {p['problem']}" if p["key"] else p["problem"] for p in problems)
+    return SettingsError(f"bad settings: {text}", problems=problems)
