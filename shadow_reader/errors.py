@@ -89,6 +89,13 @@ class ShutDownError(ShadowError):
     status = 503
 
 
+class UnreachableError(ShadowError):
+    """A client's own error: no shadow reader answers at the address, or the line broke."""
+
+    code = "unreachable"
+    status = 502
+
+
 class SettingsError(ShadowError):
     """A setting is unknown, malformed or out of range. Stops the start."""
 
