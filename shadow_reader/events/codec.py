@@ -1,7 +1,8 @@
 """Events to rows and back: stable tags with versions, orjson for the data, a blob for the ids.
 
 Law: what this build does not know is an error, never skipped: an unknown kind, a newer version, a
-missing or an extra field. Old versions are lifted one step at a time by ``UPCASTERS``.
+missing or an extra field, a value of another type. What cannot be read back is not written.
+Old versions are lifted one step at a time by ``UPCASTERS``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 import orjson
 
-from shadow_reader.errors import JournalFormatError, UnknownEventError
+from shadow_reader.errors import (
+    InvalidInputError,
+    JournalFormatError,
+    ShadowError,
+    UnknownEventError,
+)
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
+from shadow_reader.events.shapes import checks_of
 
 Data: TypeAlias = dict[str, Any]
 Upcaster: TypeAlias = Callable[[Data], Data]
@@ -54,9 +61,10 @@ UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType({})
 """(kind, version) -> the function that turns that version's data into the next version's."""
 
 _KIND_OF: Final = {cls: kind for kind, cls in KINDS.items()}
-_FIELDS: Final = {cls: frozenset(f.name for f in dataclasses.fields(cls)) for cls in KINDS.values()}
-_PLAIN: Final = {cls: tuple(sorted(names - {"ids"})) for cls, names in _FIELDS.items()}
-_TUPLES: Final = ("choices", "probabilities")
+_CHECKS: Final = {cls: checks_of(cls) for cls in KINDS.values()}
+_HAS_IDS: Final = frozenset(
+    cls for cls in KINDS.values() if any(f.name == "ids" for f in dataclasses.fields(cls))
+)
 
 
 def kind_of(event: t.Event) -> str:
@@ -65,12 +73,21 @@ def kind_of(event: t.Event) -> str:
 
 
 def encode(event: t.Event) -> Row:
-    """The event's columns in the newest version."""
+    """The event's columns in the newest version.
+
+    Raises:
+        InvalidInputError: a value that could not be read back: of another type than the field's,
+            not finite, or text that is not Unicode; names the field and what was found.
+    """
     cls = type(event)
     kind = _KIND_OF[cls]
-    data = {name: getattr(event, name) for name in _PLAIN[cls]}
-    ids: Ids | None = getattr(event, "ids", None)
-    return Row(kind, VERSIONS[kind], orjson.dumps(data), None if ids is None else ids.to_bytes())
+    data = {name: getattr(event, name) for name in _CHECKS[cls]}
+    _check_values(cls, kind, data, InvalidInputError)
+    try:
+        blob = orjson.dumps(data)
+    except orjson.JSONEncodeError as error:
+        raise InvalidInputError(f"{kind} event cannot be written: {error}", kind=kind) from error
+    return Row(kind, VERSIONS[kind], blob, event.ids.to_bytes() if _holds_ids(event) else None)
 
 
 def decode(
@@ -123,17 +140,18 @@ def _lift(
 
 
 def _build(cls: type[t.Event], row: Row, data: Data) -> t.Event:
-    if data.keys() != set(_PLAIN[cls]):
-        wrong = sorted(data.keys() ^ set(_PLAIN[cls]))
+    if data.keys() != _CHECKS[cls].keys():
+        wrong = sorted(data.keys() ^ _CHECKS[cls].keys())
         raise JournalFormatError(
             f"{row.kind} event v{row.version} has missing or extra fields: {', '.join(wrong)}",
             kind=row.kind,
             fields=wrong,
         )
-    for name in _TUPLES:
-        if name in data:
-            data[name] = tuple(data[name])
-    if ("ids" in _FIELDS[cls]) != (row.ids is not None):
+    for name, value in data.items():
+        if type(value) is list:
+            data[name] = tuple(value)
+    _check_values(cls, row.kind, data, JournalFormatError)
+    if (cls in _HAS_IDS) != (row.ids is not None):
         raise JournalFormatError(f"{row.kind} event has ids where none belong, or lacks them")
     if row.ids is not None:
         try:
@@ -141,3 +159,16 @@ def _build(cls: type[t.Event], row: Row, data: Data) -> t.Event:
         except ValueError as error:
             raise JournalFormatError(f"{row.kind} event: {error}") from error
     return cls(**data)
+
+
+def _check_values(cls: type[t.Event], kind: str, data: Data, error: type[ShadowError]) -> None:
+    for name, check in _CHECKS[cls].items():
+        if not check(data[name]):
+            found = repr(data[name])[:80]
+            raise error(
+                f"{kind} event: {name} cannot be {found}", kind=kind, field=name, found=found
+            )
+
+
+def _holds_ids(event: t.Event) -> TypeGuard[t.Prompt | t.Output | t.Question]:
+    return type(event) in _HAS_IDS

@@ -70,10 +70,12 @@ def decide_prompt(
 
     Raises:
         ConflictError: ``keep`` beyond the known ids; a turn id that was used before.
-        InvalidInputError: an empty prompt. TooLargeError: longer than the context.
+        InvalidInputError: an empty prompt, a negative ``keep``.
+        TooLargeError: longer than the context.
     """
     known = view.known if view else Ids.of(())
     base = keep or 0
+    _check_not_negative(base, field="keep")
     if base > len(known):
         raise ConflictError(
             f"keep is {base}, but {len(known)} ids are known",
@@ -100,8 +102,12 @@ def decide_prompt(
 
 def decide_first_token(view: SessionView | None, *, turn: str) -> tuple[t.SessionEvent, ...]:
     """Prefill is over. Said again, or after output came, it means nothing new."""
-    current = _current(view, turn)
-    return () if current.first_token_at is not None else (t.FirstToken(),)
+    current = _current(view, turn, may_have_ended=True)
+    if current.first_token_at is not None:
+        return ()
+    if not current.running:
+        raise _has_ended(current)
+    return (t.FirstToken(),)
 
 
 def decide_output(
@@ -111,7 +117,9 @@ def decide_output(
 
     Raises:
         ConflictError: a gap, a contradiction, or a turn that has ended; says what was expected.
+        InvalidInputError: a negative offset.
     """
+    _check_not_negative(offset, field="offset")
     current = _current(view, turn, may_have_ended=True)
     assert view is not None
     produced = view.output_length
@@ -226,6 +234,13 @@ def _has_ended(turn: TurnView) -> ConflictError:
         found=turn.turn,
         reason=turn.reason,
     )
+
+
+def _check_not_negative(value: int, *, field: str) -> None:
+    if value < 0:
+        raise InvalidInputError(
+            f"{field} must be at least 0, not {value}", field=field, found=value, limit=0
+        )
 
 
 def _check_length(total: int, *, field: str, limits: Limits) -> None:

@@ -20,6 +20,7 @@ from shadow_reader.events.view import (
     MAX_ANSWERS,
     MAX_CHECKPOINTS,
     MAX_PAST_TURNS,
+    MAX_PROMPT_ENDS,
     AnswerView,
     CheckpointView,
     QuestionView,
@@ -91,6 +92,7 @@ def _prompt(view: SessionView, draft: t.Draft, event: t.Prompt) -> SessionView:
     if event.keep > len(view.known):
         raise _impossible(draft, f"keeps {event.keep} of {len(view.known)} known ids")
     known = view.known.take(event.keep).extend(event.ids)
+    ends = (*(e for e in view.prompt_ends if e <= event.keep and e < len(known)), len(known))
     past = view.past_turns
     if view.turn is not None:
         past = (*past, view.turn.turn)[-MAX_PAST_TURNS:]
@@ -100,6 +102,7 @@ def _prompt(view: SessionView, draft: t.Draft, event: t.Prompt) -> SessionView:
         turn=TurnView(draft.turn, len(known), draft.at, router=event.router),
         turns=view.turns + 1,
         past_turns=past,
+        prompt_ends=ends[-MAX_PROMPT_ENDS:],
         checkpoints=tuple(c for c in view.checkpoints if c.position <= event.keep),
     )
 

@@ -13,6 +13,9 @@ from shadow_reader.events.types import EndReason
 MAX_CHECKPOINTS: Final = 6
 """Checkpoints kept a session; the oldest goes first (DESIGN: six, as the original keeps)."""
 
+MAX_PROMPT_ENDS: Final = 16
+"""Prompt ends remembered a session; checkpoints are taken at the last grid lines below them."""
+
 MAX_PAST_TURNS: Final = 1024
 """Turn ids remembered a session, so that a repeated one is recognised."""
 
@@ -83,6 +86,7 @@ class SessionView:
         turn: the last turn, running or ended; None before the first prompt.
         turns: how many turns began.
         past_turns: ids of earlier turns, newest last (bounded).
+        prompt_ends: where prompts ended, as far as the ids below still hold (bounded, rising).
         committed: the grid line the last read or rewind event left the state at.
         checkpoints: digests that hold for the known ids, by position (bounded).
         rewinds: how often the state went back.
@@ -99,6 +103,7 @@ class SessionView:
     turn: TurnView | None = None
     turns: int = 0
     past_turns: tuple[str, ...] = ()
+    prompt_ends: tuple[int, ...] = ()
     committed: int = 0
     checkpoints: tuple[CheckpointView, ...] = ()
     rewinds: int = 0

@@ -1,0 +1,58 @@
+"""The one thread that touches the device. Whoever awaits a job never leaves it half-watched.
+
+Law: jobs run one at a time in the order they were given. A caller that is cancelled waits for its
+running job to finish before the cancellation goes on, so nobody can meet a state in mid-change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from shadow_reader.errors import ShutDownError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DeviceThread:
+    """Runs plain functions on one worker thread, for asyncio callers."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shadow-device")
+        self._closed = False
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``job`` and give its result.
+
+        Raises:
+            ShutDownError: the thread is closed. Whatever the job raises.
+        """
+        if self._closed:
+            raise ShutDownError("the device thread is closed")
+        future = asyncio.wrap_future(self._pool.submit(job, *args, **kwargs))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await _settle(future)
+            raise
+
+    async def close(self) -> None:
+        """Finish the jobs that were given, then end the thread. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._pool.shutdown, True)
+
+
+async def _settle(future: asyncio.Future[T]) -> None:
+    """Wait until the job is over, however often the waiter is cancelled."""
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,170 @@
+"""The line of questions that wait for an answer, and how somebody asks.
+
+Law: every question that was journaled ends in exactly one of: an answer, or an end that says why.
+Whoever asked may go away at any time; the question then ends as cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from shadow_reader.clock import Clock
+from shadow_reader.errors import (
+    AskTimeoutError,
+    InvalidInputError,
+    NotFoundError,
+    ShadowError,
+    ShutDownError,
+)
+from shadow_reader.events import types as t
+from shadow_reader.shadow.plan import Waiting
+from shadow_reader.shadow.questions import (
+    OpenQuestion,
+    Reply,
+    check_choices,
+    compose_question,
+)
+from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.vocabulary import Vocabulary
+
+MAX_TIMEOUT_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class QuestionLine:
+    """All open questions of this process, oldest first.
+
+    Args:
+        wake: called when a question joins the line.
+        timeout_s: how long a question waits when the caller does not say.
+    """
+
+    sessions: Sessions
+    clock: Clock
+    vocabulary: Vocabulary | None
+    timeout_s: float
+    wake: Callable[[], None] = lambda: None
+    _open: dict[str, OpenQuestion] = field(default_factory=dict)
+    _closed: bool = False
+
+    async def ask(
+        self,
+        session: str,
+        question: object,
+        choices: Sequence[str],
+        *,
+        wait: Literal["fresh", "now"] = "fresh",
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Ask, and wait for the answer.
+
+        Args:
+            question: text, or a list of ids that are used as they are.
+            wait: fresh: once less than a chunk of the session is unread, on top of all known ids;
+                now: on top of what has been read so far.
+
+        Raises:
+            InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked.
+            AskTimeoutError: the answer did not come in time; the question is given up.
+        """
+        limit_s = self._limit(timeout_s)
+        if wait not in ("fresh", "now"):
+            raise InvalidInputError(
+                f"wait must be fresh or now, not {wait!r:.40}", field="wait", found=str(wait)[:40]
+            )
+        checked = check_choices(choices)
+        asked_s = self.clock.monotonic()
+        live = await self.sessions.load(session)
+        if live.tentative is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        event, letters = compose_question(
+            question,
+            checked,
+            view=live.tentative,
+            vocabulary=self.vocabulary,
+            vocabulary_size=self.sessions.limits.vocabulary,
+        )
+        if self._closed:
+            raise ShutDownError("the service is closing")
+        receipt = await self.sessions.question(session, event)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        asked = OpenQuestion(Waiting(event.question, session, wait, asked_s), event, letters, reply)
+        try:
+            await receipt
+            self._open[event.question] = asked
+            self.wake()
+            async with asyncio.timeout(limit_s):
+                return await reply
+        except TimeoutError:
+            await self._give_up(asked, "timeout")
+            raise AskTimeoutError(
+                f"no answer within {limit_s:g} s", field="timeout_s", limit=limit_s
+            ) from None
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(asked, "cancelled"))
+            raise
+        except ShadowError:
+            await self._give_up(asked, "failed")
+            raise
+        finally:
+            self._open.pop(event.question, None)
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """The questions in line, as the plan sees them."""
+        return tuple(asked.waiting for asked in self._open.values() if not asked.reply.done())
+
+    def get(self, question: str) -> OpenQuestion | None:
+        """An open question."""
+        return self._open.get(question)
+
+    def urgent(self) -> bool:
+        """Whether a question wants its answer before more is read."""
+        return any(waiting.wait == "now" for waiting in self.waiting())
+
+    def waits_for(self, session: str) -> bool:
+        """Whether a question waits for this session."""
+        return any(waiting.session == session for waiting in self.waiting())
+
+    def answer(self, question: str, reply: Reply) -> None:
+        """Hand over an answer that is committed."""
+        asked = self._open.get(question)
+        if asked is not None and not asked.reply.done():
+            asked.reply.set_result(reply)
+
+    def fail(self, question: str, error: ShadowError) -> None:
+        """There will be no answer."""
+        asked = self._open.get(question)
+        if asked is not None and not asked.reply.done():
+            asked.reply.set_exception(error)
+
+    def fail_session(self, session: str, error: ShadowError) -> None:
+        """None of the session's questions gets an answer."""
+        for asked in tuple(self._open.values()):
+            if asked.waiting.session == session:
+                self.fail(asked.event.question, error)
+
+    def close(self) -> None:
+        """Take no more questions and fail those that wait."""
+        self._closed = True
+        for question in tuple(self._open):
+            self.fail(question, ShutDownError("the service is closing"))
+
+    def _limit(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            return self.timeout_s
+        if not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise InvalidInputError(
+                f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S:g}, not {timeout_s:g}",
+                field="timeout_s",
+                found=timeout_s,
+                limit=MAX_TIMEOUT_S,
+            )
+        return timeout_s
+
+    async def _give_up(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
+        self._open.pop(asked.event.question, None)
+        event = t.QuestionEnded(asked.event.question, reason)
+        await self.sessions.record(asked.waiting.session, event)

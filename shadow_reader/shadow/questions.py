@@ -1,0 +1,192 @@
+"""Typed questions: how one is written for the model, and the line of those that wait.
+
+A choice is a letter: the model's next-id probabilities of the letters alone, made to sum to one,
+are the answer. The question is the user's next message above what the session holds, so a message
+that is still open there is closed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from shadow_reader.errors import InvalidInputError, VocabularyError
+from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids, checked_ids
+from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.plan import Waiting
+from shadow_reader.shadow.vocabulary import Vocabulary
+
+MAX_CHOICES: Final = 26
+MAX_CHOICE_CHARS: Final = 1000
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a question.
+
+    Attributes:
+        question: the question's id in the journal.
+        label: the likeliest choice; ``letter`` stands for it.
+        probabilities: choice -> probability, in the order of the choices; they sum to one.
+        position: ids the answer is based on.
+        behind: ids known at the time of answering that it is not based on.
+        lag_ms: from asking to answering. forward_ms: the forward alone.
+    """
+
+    session: str
+    question: str
+    label: str
+    letter: str
+    probabilities: dict[str, float]
+    position: int
+    behind: int
+    lag_ms: float
+    forward_ms: float
+
+
+@dataclass(slots=True)
+class OpenQuestion:
+    """A journaled question that waits for its answer."""
+
+    waiting: Waiting
+    event: t.Question
+    letters: tuple[int, ...]
+    reply: asyncio.Future[Reply]
+
+
+def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
+    """Two to 26 different choices, none of them empty.
+
+    Raises:
+        InvalidInputError: names the first choice that is wrong.
+    """
+    found = tuple(choices)
+    if not 2 <= len(found) <= MAX_CHOICES:
+        raise InvalidInputError(
+            f"choices must be 2 to {MAX_CHOICES}, not {len(found)}",
+            field="choices",
+            found=len(found),
+            limit=MAX_CHOICES,
+        )
+    seen: set[str] = set()
+    for index, choice in enumerate(found):
+        bare = choice.strip()
+        if not bare or len(bare) > MAX_CHOICE_CHARS:
+            raise InvalidInputError(
+                f"choices[{index}] must have 1 to {MAX_CHOICE_CHARS} characters, not {len(bare)}",
+                field="choices",
+                index=index,
+                found=len(bare),
+                limit=MAX_CHOICE_CHARS,
+            )
+        if bare in seen:
+            raise InvalidInputError(
+                f"choices[{index}] is given twice: {bare!r:.80}",
+                field="choices",
+                index=index,
+                found=bare[:80],
+            )
+        seen.add(bare)
+    return found
+
+
+def compose_question(
+    question: object,
+    choices: tuple[str, ...],
+    *,
+    view: SessionView,
+    vocabulary: Vocabulary | None,
+    vocabulary_size: int,
+) -> tuple[t.Question, tuple[int, ...]]:
+    """Make the question's event and its letters' ids.
+
+    Args:
+        question: text, or the question's own ids, which are then used as they are.
+
+    Raises:
+        InvalidInputError: an empty question or bad ids. VocabularyError: there is no tokenizer.
+    """
+    if vocabulary is None:
+        raise VocabularyError("this service has no vocabulary: questions need its letters")
+    letters = tuple(vocabulary.letter_ids(len(choices)))
+    if isinstance(question, str):
+        if not question.strip():
+            raise InvalidInputError("question must not be empty", field="question", limit=1)
+        ids = Ids.of(_written(question, choices, view=view, vocabulary=vocabulary))
+    else:
+        ids = checked_ids(
+            question, field="question_ids", vocabulary=vocabulary_size, empty_ok=False
+        )
+    event = t.Question(uuid4().hex, "ask", len(view.known), ids, choices)
+    return event, letters
+
+
+def make_reply(
+    asked: OpenQuestion,
+    probabilities: tuple[float, ...],
+    *,
+    position: int,
+    known: int,
+    lag_ms: float,
+    forward_ms: float,
+) -> tuple[t.Answer, Reply]:
+    """The answer as an event and as a reply."""
+    best = max(range(len(probabilities)), key=lambda i: probabilities[i])
+    choices = asked.event.choices
+    behind = max(0, known - position)
+    event = t.Answer(
+        asked.event.question, choices[best], probabilities, position, behind, lag_ms, forward_ms
+    )
+    reply = Reply(
+        asked.waiting.session,
+        asked.event.question,
+        choices[best],
+        LETTERS[best],
+        dict(zip(choices, probabilities, strict=True)),
+        position,
+        behind,
+        lag_ms,
+        forward_ms,
+    )
+    return event, reply
+
+
+def _written(
+    question: str, choices: tuple[str, ...], *, view: SessionView, vocabulary: Vocabulary
+) -> list[int]:
+    special = vocabulary.special
+    lines = [question.strip(), ""]
+    lines += [
+        f"{letter}. {choice.strip()}" for letter, choice in zip(LETTERS, choices, strict=False)
+    ]
+    lines += ["", "Answer with the letter of one choice and nothing else."]
+    return [
+        *_closing(view.known, vocabulary),
+        special.im_start,
+        *vocabulary.encode("user\n" + "\n".join(lines), special=False),
+        special.im_end,
+        *vocabulary.encode("\n", special=False),
+        special.im_start,
+        *vocabulary.encode("assistant\n", special=False),
+        special.think,
+        *vocabulary.encode("\n\n", special=False),
+        special.think_end,
+        *vocabulary.encode("\n\n", special=False),
+    ]
+
+
+def _closing(known: Ids, vocabulary: Vocabulary) -> list[int]:
+    """What ends the message that the known ids leave open, if they leave one open."""
+    newline = vocabulary.encode("\n", special=False)
+    if not len(known):
+        return []
+    if known[-1] == vocabulary.special.im_end:
+        return newline
+    if len(known) > 1 and known[-2] == vocabulary.special.im_end and [known[-1]] == newline:
+        return []
+    return [vocabulary.special.im_end, *newline]

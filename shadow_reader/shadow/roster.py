@@ -1,0 +1,137 @@
+"""What the reader remembers of each session beside its state, and who makes room for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shadow_reader.clock import Clock
+from shadow_reader.events.view import MAX_CHECKPOINTS, SessionView
+from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.plan import Candidate
+from shadow_reader.shadow.sessions import LiveSession, Sessions
+
+
+@dataclass(slots=True)
+class Notes:
+    """Notes on one session.
+
+    Attributes:
+        aligned_turns: the view's turn count when the state was last compared with the ids.
+        unserved_s: since when it is behind without a burst (monotonic); None: it is not.
+        blocked: why it is not read; lifted by a message later than ``blocked_s``.
+        mismatches: checkpoints whose digest was not the one journaled earlier (law 2 broken).
+    """
+
+    aligned_turns: int = -1
+    unserved_s: float | None = None
+    blocked: str = ""
+    blocked_s: float = 0.0
+    mismatches: int = 0
+
+
+@dataclass(slots=True)
+class Roster:
+    """Notes on every session that is live or has a resident state."""
+
+    sessions: Sessions
+    engine: Engine
+    clock: Clock
+    _notes: dict[str, Notes] = field(default_factory=dict)
+
+    def notes(self, session: str) -> Notes:
+        """The session's notes; new ones for a new session."""
+        return self._notes.setdefault(session, Notes())
+
+    def forget(self, session: str) -> None:
+        """Keep nothing on the session."""
+        self._notes.pop(session, None)
+
+    def committed(self, session: str) -> int:
+        """The grid line the session's state stands at; 0 where none is resident."""
+        stats = self.engine.state_stats(session)
+        return stats.committed if stats else 0
+
+    def fresh(self, live: LiveSession) -> bool:
+        """Less than a chunk of what is committed in the journal is unread, and nothing read twice.
+
+        A prompt that came in since the state was compared with the ids makes it not fresh.
+        """
+        view = live.durable
+        if view is None:
+            return False
+        behind = len(view.known) - self.committed(live.session)
+        return (
+            self.notes(live.session).aligned_turns == view.turns
+            and behind < self.engine.identity.grid
+        )
+
+    def block(self, session: str, why: str) -> None:
+        """Do not read the session until its next message."""
+        notes = self.notes(session)
+        notes.blocked, notes.blocked_s = why, self.heard_s(session)
+
+    def heard_s(self, session: str) -> float:
+        """When the session was last heard of, monotonic; minus infinity when it is not live."""
+        live = self.sessions.peek(session)
+        return live.heard_s if live else float("-inf")
+
+    def to_align(self) -> Iterator[tuple[LiveSession, SessionView]]:
+        """Sessions with a prompt that the state was not compared with yet."""
+        for live in self.sessions.live():
+            view = live.durable
+            if view is not None and view.turns != self.notes(live.session).aligned_turns:
+                yield live, view
+
+    def candidates(self) -> list[Candidate]:
+        """The live sessions as the plan sees them."""
+        return [
+            self._candidate(live, live.durable)
+            for live in self.sessions.live()
+            if live.durable is not None
+        ]
+
+    def victim(self, session: str) -> str | None:
+        """Whose state makes room for ``session``: the one not heard of for longest.
+
+        Never one that was heard of later than ``session`` itself.
+        """
+        mine = self.heard_s(session)
+        older = [
+            (self.heard_s(name), name)
+            for name in self._notes
+            if name != session and self.engine.state_stats(name) is not None
+        ]
+        return min(older)[1] if older and min(older)[0] < mine else None
+
+    def prune(self) -> None:
+        """Forget sessions that are neither live nor resident."""
+        for name in tuple(self._notes):
+            if self.sessions.peek(name) is None and self.engine.state_stats(name) is None:
+                del self._notes[name]
+
+    def _candidate(self, live: LiveSession, view: SessionView) -> Candidate:
+        notes = self.notes(live.session)
+        if notes.blocked and live.heard_s > notes.blocked_s:
+            notes.blocked = ""
+        now = self.clock.monotonic()
+        committed = self.committed(live.session)
+        if len(view.known) - committed < self.engine.identity.grid:
+            notes.unserved_s = None
+        elif notes.unserved_s is None:
+            notes.unserved_s = now
+        return Candidate(
+            session=live.session,
+            known=len(view.known),
+            committed=committed,
+            running=live.tentative is not None and live.tentative.running,
+            heard_s=live.heard_s,
+            unserved_s=now if notes.unserved_s is None else notes.unserved_s,
+            blocked=notes.blocked,
+        )
+
+
+def checkpoint_lines(view: SessionView, grid: int) -> frozenset[int]:
+    """Grid lines where a checkpoint is due: at or below the last prompts' ends."""
+    lines = sorted({end // grid * grid for end in view.prompt_ends} - {0})
+    return frozenset(lines[-MAX_CHECKPOINTS:])

@@ -1,0 +1,379 @@
+"""Live sessions: what the world says is decided, journaled and folded here, in that order.
+
+Laws:
+
+1. Every session has two views. ``tentative`` holds all that was submitted, and decisions are made
+   on it; ``durable`` holds what is committed, and the reader reads only that.
+2. Between the wait for room and the submit there is no other await, so what was decided on is what
+   is journaled behind.
+3. When a commit fails, the session's live views are forgotten and folded again from the journal.
+   Questions that an earlier process left open are ended then: nobody waits for them.
+4. What an acknowledgement says is committed; so is what a repeated message only confirms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from shadow_reader.clock import Clock
+from shadow_reader.errors import BusyError, NotFoundError
+from shadow_reader.events import types as t
+from shadow_reader.events.decide import (
+    Limits,
+    check_name,
+    decide_end,
+    decide_first_token,
+    decide_output,
+    decide_prompt,
+    decide_question,
+)
+from shadow_reader.events.fold import fold, fold_all
+from shadow_reader.events.ids import EMPTY, Ids, checked_ids
+from shadow_reader.events.log import Journal
+from shadow_reader.events.view import SessionView
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The acknowledgement of a message.
+
+    Attributes:
+        known: ids of the session known after it. output: output ids of the turn.
+        seq: the last journal entry it made; None when it said nothing new.
+    """
+
+    session: str
+    turn: str
+    known: int
+    output: int
+    seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What an erasure removed."""
+
+    session: str
+    events: int
+    ids: int
+
+
+@dataclass(slots=True, eq=False)
+class LiveSession:
+    """One session in memory. Only this module changes it.
+
+    Attributes:
+        tentative: with everything submitted. durable: with everything committed.
+        inflight: submissions not yet committed. heard_s: monotonic time of the last message.
+        last: the newest submission's future.
+    """
+
+    session: str
+    tentative: SessionView | None
+    durable: SessionView | None
+    heard_s: float
+    inflight: int = 0
+    last: asyncio.Future[tuple[t.Entry, ...]] | None = None
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What a decided and queued message gives: await it for the acknowledgement.
+
+    Cancelling whoever awaits does not take the message back.
+    """
+
+    accepted: Accepted
+    future: asyncio.Future[tuple[t.Entry, ...]] | None
+    new: bool
+
+    def __await__(self) -> Generator[Any, None, Accepted]:
+        if self.future is None:
+            return self.accepted
+        if not self.future.done():
+            yield from asyncio.shield(self.future).__await__()
+        entries = self.future.result()
+        if not self.new:
+            return self.accepted
+        a = self.accepted
+        return Accepted(a.session, a.turn, a.known, a.output, entries[-1].seq)
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All live sessions over one journal.
+
+    Args:
+        capacity: most sessions kept in view; the one not heard of for longest makes room.
+        on_change: told the session's name after each commit and each erasure.
+    """
+
+    journal: Journal
+    clock: Clock
+    limits: Limits
+    capacity: int
+    on_change: Callable[[str], None] = lambda _session: None
+    _live: dict[str, LiveSession] = field(default_factory=dict)
+    _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _asked_here: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.journal.on_failure(self._forget_unsure)
+
+    # -- what the world says ------------------------------------------------------------------
+
+    async def prompt(
+        self,
+        session: str,
+        ids: object,
+        *,
+        turn: str | None = None,
+        keep: int | None = None,
+        router: str | None = None,
+    ) -> Receipt:
+        """A turn begins; see ``decide_prompt``. Without a turn id one is made."""
+        name = check_name(turn, field="turn") if turn is not None else uuid4().hex
+        new = checked_ids(ids, field="ids", vocabulary=self.limits.vocabulary)
+        live = await self._heard(session)
+        events = decide_prompt(
+            live.tentative, turn=name, keep=keep, ids=new, router=router, limits=self.limits
+        )
+        return self._submit(live, name, events)
+
+    async def first_token(self, session: str, turn: str) -> Receipt:
+        """Prefill is over; see ``decide_first_token``."""
+        live = await self._heard(session)
+        return self._submit(live, turn, decide_first_token(live.tentative, turn=turn))
+
+    async def output(self, session: str, turn: str, *, offset: int, ids: object) -> Receipt:
+        """Output ids; see ``decide_output``."""
+        new = checked_ids(ids, field="ids", vocabulary=self.limits.vocabulary)
+        live = await self._heard(session)
+        events = decide_output(
+            live.tentative, turn=turn, offset=offset, ids=new, limits=self.limits
+        )
+        return self._submit(live, turn, events)
+
+    async def end(
+        self, session: str, turn: str, *, reason: t.EndReason = "stop", produced: int | None = None
+    ) -> Receipt:
+        """The turn ends; see ``decide_end``."""
+        live = await self._heard(session)
+        events = decide_end(live.tentative, turn=turn, reason=reason, produced=produced)
+        return self._submit(live, turn, events)
+
+    async def question(self, session: str, question: t.Question) -> Receipt:
+        """A question was asked; see ``decide_question``. Its position is set to the known ids."""
+        live = await self._heard(session)
+        view = live.tentative
+        if view is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        placed = t.Question(
+            question.question, question.kind, len(view.known), question.ids, question.choices
+        )
+        decide_question(view, placed, self.limits)
+        self._asked_here.add(placed.question)
+        return self._submit(live, view.turn.turn if view.turn else "", (placed,))
+
+    async def erase(self, session: str) -> Erased:
+        """Remove the session's events from the journal; only the counts stay.
+
+        Raises:
+            NotFoundError: no such session.
+        """
+        live = await self._heard(session)
+        if live.tentative is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        draft = t.Draft(self.clock.wall(), session, "", t.SessionErased(0, 0))
+        future = asyncio.ensure_future(self.journal.erase(draft))
+        self._track(live, None, future)
+        entries = await asyncio.shield(future)
+        event = entries[-1].event
+        assert isinstance(event, t.SessionErased)
+        return Erased(session, event.event_count, event.id_count)
+
+    # -- what the reader says -----------------------------------------------------------------
+
+    async def record(
+        self, session: str, *events: t.SessionEvent, read: Ids = EMPTY
+    ) -> Receipt | None:
+        """Journal what the reader did. None: the session is gone, or nothing of it holds any more.
+
+        ``read`` are the ids that were read: a checkpoint is left out when these are no longer what
+        is known up to its position, since its digest would hold for nothing.
+        """
+        live = await self._ready(session)
+        view = live.tentative
+        if view is None:
+            return None
+        kept = tuple(event for event in events if _still_holds(view, read, event))
+        for event in kept:
+            if isinstance(event, t.Answer | t.QuestionEnded):
+                self._asked_here.discard(event.question)
+        return self._submit(live, view.turn.turn if view.turn else "", kept) if kept else None
+
+    async def end_stale_turns(self, timeout_s: float) -> float | None:
+        """End turns without news for ``timeout_s``; seconds until the next one may end."""
+        now = self.clock.monotonic()
+        soonest: float | None = None
+        for live in tuple(self._live.values()):
+            if live.tentative is None or not live.tentative.running:
+                continue
+            left = live.heard_s + timeout_s - now
+            if left <= 0:
+                await self.record(live.session, t.TurnEnded("timeout"))
+            elif soonest is None or left < soonest:
+                soonest = left
+        return soonest
+
+    # -- views --------------------------------------------------------------------------------
+
+    def live(self) -> tuple[LiveSession, ...]:
+        """All sessions in memory, in no order that means anything."""
+        return tuple(self._live.values())
+
+    def peek(self, session: str) -> LiveSession | None:
+        """The session if it is in memory."""
+        return self._live.get(session)
+
+    async def load(self, session: str) -> LiveSession:
+        """The session, folded from the journal if it is not in memory."""
+        check_name(session, field="session")
+        while True:
+            live = self._live.get(session)
+            if live is not None:
+                return live
+            await asyncio.shield(self._start_loading(session))
+
+    async def _heard(self, session: str) -> LiveSession:
+        """The session, ready for a message of the world's."""
+        live = await self._ready(session)
+        live.heard_s = self.clock.monotonic()
+        return live
+
+    async def _ready(self, session: str) -> LiveSession:
+        """The session with room in the journal; nothing may be awaited before the submit."""
+        while True:
+            live = await self.load(session)
+            await self.journal.room()
+            if self._live.get(session) is live:
+                return live
+
+    def _start_loading(self, session: str) -> asyncio.Task[None]:
+        task = self._loading.get(session)
+        if task is None:
+            task = asyncio.create_task(self._load(session), name=f"load {session}")
+            self._loading[session] = task
+        return task
+
+    async def _load(self, session: str) -> None:
+        try:
+            view: SessionView | None = None
+            async for entry in self.journal.entries(session=session):
+                view = fold(view, entry)
+            self._make_room()
+            live = LiveSession(session, view, view, self.clock.monotonic())
+            self._live[session] = live
+            if view is not None:
+                left = [q for q in view.questions if q not in self._asked_here]
+                self._submit(live, "", [t.QuestionEnded(question, "restart") for question in left])
+        finally:
+            del self._loading[session]
+
+    def _make_room(self) -> None:
+        if len(self._live) < self.capacity:
+            return
+        idle = [live for live in self._live.values() if _may_leave(live)]
+        if not idle:
+            raise BusyError(
+                f"{len(self._live)} sessions are active; the limit is {self.capacity}",
+                field="session",
+                limit=self.capacity,
+            )
+        del self._live[min(idle, key=lambda live: live.heard_s).session]
+
+    # -- submitting ---------------------------------------------------------------------------
+
+    def _submit(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
+        if not events:
+            return Receipt(_accepted(live, turn), live.last if live.inflight else None, False)
+        at = self.clock.wall()
+        drafts = [t.Draft(at, live.session, _turn_of(live, turn, event), event) for event in events]
+        view = fold_all(live.tentative, drafts)
+        future = asyncio.ensure_future(self.journal.submit(drafts))
+        self._track(live, view, future)
+        return Receipt(_accepted(live, turn), future, True)
+
+    def _track(
+        self,
+        live: LiveSession,
+        view: SessionView | None,
+        future: asyncio.Future[tuple[t.Entry, ...]],
+    ) -> None:
+        live.tentative = view
+        live.inflight += 1
+        live.last = future
+
+        def done(finished: asyncio.Future[tuple[t.Entry, ...]]) -> None:
+            live.inflight -= 1
+            if finished.cancelled() or finished.exception() is not None:
+                return
+            live.durable = view
+            if view is None and live.tentative is None and not live.inflight:
+                self._live.pop(live.session, None)
+            self.on_change(live.session)
+
+        future.add_done_callback(done)
+
+    def _forget_unsure(self) -> None:
+        """A commit failed: what was decided on it is void."""
+        for live in tuple(self._live.values()):
+            if live.inflight:
+                del self._live[live.session]
+                self._start_loading(live.session).add_done_callback(_log_failure)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a session could not be folded again from the journal: %s", error)
+
+
+def _accepted(live: LiveSession, turn: str) -> Accepted:
+    view = live.tentative
+    assert view is not None
+    return Accepted(live.session, turn, len(view.known), view.output_length, None)
+
+
+def _turn_of(live: LiveSession, turn: str, event: t.SessionEvent) -> str:
+    """A superseded turn's end belongs to that turn, a session's opening to none."""
+    if isinstance(event, t.SessionOpened):
+        return ""
+    if isinstance(event, t.TurnEnded) and live.tentative and live.tentative.turn:
+        return live.tentative.turn.turn
+    return turn
+
+
+def _still_holds(view: SessionView, read: Ids, event: t.SessionEvent) -> bool:
+    match event:
+        case t.Checkpoint():
+            return view.known.common_prefix(read) >= event.position
+        case t.Answer() | t.QuestionEnded():
+            return event.question in view.questions
+        case t.TurnEnded():
+            return view.running
+        case _:
+            return True
+
+
+def _may_leave(live: LiveSession) -> bool:
+    if live.inflight:
+        return False
+    view = live.tentative
+    return view is None or not (view.running or view.questions)

@@ -1,0 +1,142 @@
+"""How everything stands: plain frozen values that the API hands out as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from shadow_reader.events.log import JournalStats
+from shadow_reader.events.view import AnswerView, SessionView
+from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
+from shadow_reader.shadow.lease import LeaseStatus
+from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.sessions import LiveSession
+
+ServiceState: TypeAlias = Literal["off", "ready", "failed", "closing"]
+NO_MODEL = "no model is loaded (model is empty)"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """One session.
+
+    Attributes:
+        known: ids the journal holds. committed: the grid line the state stands at.
+        behind: known - committed. fresh: behind is less than one chunk.
+        turn: the last turn's id; running: whether it runs.
+        rewinds, reread, read: as folded from the journal.
+        checkpoints: grid lines of the resident state's checkpoints.
+        mismatches: digests that differed from journaled ones; anything but 0 is a fault of ours.
+        bytes, pages: what the resident state takes.
+        note: why it is not being read; empty when it is, or is fresh.
+    """
+
+    session: str
+    known: int
+    committed: int
+    behind: int
+    fresh: bool
+    turns: int
+    running: bool
+    turn: str | None
+    prompt: int
+    output: int
+    rewinds: int
+    reread: int
+    read: int
+    checkpoints: tuple[int, ...]
+    mismatches: int
+    bytes: int
+    pages: int
+    open_questions: int
+    answers: tuple[AnswerView, ...]
+    opened_at: float
+    last_at: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The loaded model. ``engine`` names what decides the bits of a state."""
+
+    engine: str
+    identity: EngineIdentity
+    memory: EngineStats
+    vocabulary: int
+    context_ids: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the live sessions."""
+
+    sessions: int
+    known: int
+    behind: int
+    fresh: int
+    running: int
+    open_questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The whole service. ``sessions`` holds the ones heard of last, newest first (bounded)."""
+
+    state: ServiceState
+    reason: str
+    uptime_s: float
+    model: EngineStatus | None
+    journal: JournalStats
+    lease: LeaseStatus
+    totals: Totals
+    sessions: tuple[SessionStatus, ...]
+
+
+def engine_status(engine: Engine) -> EngineStatus:
+    """The engine's facts and what it holds."""
+    identity = engine.identity
+    return EngineStatus(
+        identity.engine, identity, engine.stats(), engine.vocabulary, engine.context_ids
+    )
+
+
+def session_status(live: LiveSession, view: SessionView, roster: Roster | None) -> SessionStatus:
+    """One session, from its committed view and its resident state."""
+    stats = roster.engine.state_stats(live.session) if roster else None
+    committed = min(stats.committed, len(view.known)) if stats else 0
+    return SessionStatus(
+        session=live.session,
+        known=len(view.known),
+        committed=committed,
+        behind=len(view.known) - committed,
+        fresh=roster is not None and roster.fresh(live),
+        turns=view.turns,
+        running=view.running,
+        turn=view.turn.turn if view.turn else None,
+        prompt=view.prompt_length,
+        output=view.output_length,
+        rewinds=view.rewinds,
+        reread=view.reread,
+        read=view.read,
+        checkpoints=stats.checkpoints if stats else (),
+        mismatches=roster.notes(live.session).mismatches if roster else 0,
+        bytes=stats.bytes if stats else 0,
+        pages=stats.pages if stats else 0,
+        open_questions=len(view.questions),
+        answers=view.answers,
+        opened_at=view.opened_at,
+        last_at=view.last_at,
+        note=roster.notes(live.session).blocked if roster else NO_MODEL,
+    )
+
+
+def totals(sessions: tuple[SessionStatus, ...]) -> Totals:
+    """Sum up."""
+    return Totals(
+        sessions=len(sessions),
+        known=sum(s.known for s in sessions),
+        behind=sum(s.behind for s in sessions),
+        fresh=sum(s.fresh for s in sessions),
+        running=sum(s.running for s in sessions),
+        open_questions=sum(s.open_questions for s in sessions),
+    )
