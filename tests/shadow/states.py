@@ -1,0 +1,83 @@
+"""What the tests of states share: ids, reading to the end, comparing two states bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from safetensors.torch import load
+
+from shadow_reader.events.ids import Ids
+from shadow_reader.shadow.model import Qwen35
+from shadow_reader.shadow.torch_engine import TorchEngine
+
+GIB = 1024**3
+
+
+def make_ids(count: int, seed: int, vocabulary: int = 256) -> Ids:
+    """``count`` random ids, the same for the same seed."""
+    return Ids.of(np.random.default_rng(seed).integers(0, vocabulary, count))
+
+
+def joined(*parts: Ids | Sequence[int]) -> Ids:
+    """All parts in a row, in storage of their own."""
+    return Ids.of([i for part in parts for i in part])
+
+
+def read_all(engine: TorchEngine, session: str, known: Ids) -> int:
+    """Align, then read every whole chunk of ``known``; how many chunks were read."""
+    committed = engine.align(session, known).committed
+    grid, chunks = engine.identity.grid, 0
+    while committed + grid <= len(known):
+        committed = engine.read_chunk(session, known)
+        chunks += 1
+    return chunks
+
+
+def tensors(engine: TorchEngine, session: str) -> dict[str, torch.Tensor]:
+    """Every tensor of the state, copied."""
+    return load(engine.export(session, limit_bytes=GIB))
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two states have the same tensors, bit for bit."""
+    return one.keys() == other.keys() and all(
+        one[key].shape == other[key].shape
+        and one[key].dtype == other[key].dtype
+        and torch.equal(one[key].view(torch.uint8), other[key].view(torch.uint8))
+        for key in one
+    )
+
+
+def fresh_engine(engine: TorchEngine, model: Qwen35) -> TorchEngine:
+    """Another engine on the same grid, with a cap that never matters."""
+    return TorchEngine(model, grid=engine.identity.grid, cap_bytes=GIB)
+
+
+def assert_like_fresh(engine: TorchEngine, session: str, known: Ids, model: Qwen35) -> None:
+    """The state equals a prefill of the same ids by an engine that read nothing else."""
+    other = fresh_engine(engine, model)
+    stats = engine.state_stats(session)
+    committed = stats.committed if stats else 0
+    read_all(other, "fresh", Ids.of(known.array(0, committed)))
+    found, expected = tensors(engine, session), tensors(other, "fresh")
+    assert found["rows"].shape[3] == committed
+    assert not any(bool(t.isnan().any()) for t in found.values() if t.is_floating_point())
+    assert same_bits(found, expected)
+    assert engine.digest(session) == other.digest("fresh")
+    assert found["ids"].tolist() == known.array(0, committed).tolist()
+
+
+def really_held(engine: TorchEngine) -> int:
+    """Bytes of all storages that the engine's slabs and states really keep alive."""
+    storages: dict[int, int] = {}
+    held = [slab.tensor for slab in engine._pool._slabs.values()]
+    for state in engine._sessions.values():
+        now = state._now
+        kept = [c.state for c in now.checkpoints] + ([now.state] if now.state else [])
+        held += [tensor for one in kept for tensor in (one.recurrent, one.conv)]
+    for tensor in held:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
