@@ -61,7 +61,7 @@ UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType({})
 """(kind, version) -> the function that turns that version's data into the next version's."""
 
 _KIND_OF: Final = {cls: kind for kind, cls in KINDS.items()}
-_CHECKS: Final = {cls: checks_of(cls) for cls in KINDS.values()}
+_CHECKS: Final = {cls: dict(checks_of(cls)) for cls in KINDS.values()}
 _HAS_IDS: Final = frozenset(
     cls for cls in KINDS.values() if any(f.name == "ids" for f in dataclasses.fields(cls))
 )

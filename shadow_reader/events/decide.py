@@ -102,7 +102,7 @@ def decide_prompt(
 
 def decide_first_token(view: SessionView | None, *, turn: str) -> tuple[t.SessionEvent, ...]:
     """Prefill is over. Said again, or after output came, it means nothing new."""
-    current = _current(view, turn, may_have_ended=True)
+    current = _current(view, turn)
     if current.first_token_at is not None:
         return ()
     if not current.running:
@@ -120,7 +120,7 @@ def decide_output(
         InvalidInputError: a negative offset.
     """
     _check_not_negative(offset, field="offset")
-    current = _current(view, turn, may_have_ended=True)
+    current = _current(view, turn)
     assert view is not None
     produced = view.output_length
     if offset > produced:
@@ -154,7 +154,7 @@ def decide_end(
     view: SessionView | None, *, turn: str, reason: t.EndReason, produced: int | None
 ) -> tuple[t.SessionEvent, ...]:
     """The turn ends; with another count of output ids than is known, it is marked unsure."""
-    current = _current(view, turn, may_have_ended=True)
+    current = _current(view, turn)
     assert view is not None
     if not current.running:
         if current.reason == reason:
@@ -215,15 +215,13 @@ def _repeated_prompt(
     )
 
 
-def _current(view: SessionView | None, turn: str, *, may_have_ended: bool = False) -> TurnView:
+def _current(view: SessionView | None, turn: str) -> TurnView:
     if view is None:
         raise NotFoundError("no such session", field="session")
     if view.turn is None or view.turn.turn != turn:
         if turn in view.past_turns:
             raise ConflictError(f"turn {turn!r} has ended", field="turn", found=turn)
         raise NotFoundError(f"no turn {turn!r} in this session", field="turn", found=turn)
-    if not view.turn.running and not may_have_ended:
-        raise _has_ended(view.turn)
     return view.turn
 
 

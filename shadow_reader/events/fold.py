@@ -144,7 +144,7 @@ def _fold_question(
         event.question,
         asked.kind,
         event.label,
-        max(event.probabilities),
+        max(event.probabilities, default=0.0),
         event.position,
         event.behind,
         event.lag_ms,

@@ -7,6 +7,7 @@ and appending to a shorter one copies. A session of n ids costs O(n), however ma
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from shadow_reader.errors import InvalidInputError
 
 ID_BYTES: Final = 4
-_WIRE: Final = np.dtype("<u4")
+_WIRE_IS_NATIVE: Final = sys.byteorder == "little"
 _FIRST_CAPACITY: Final = 64
 
 
@@ -50,12 +51,14 @@ class Ids:
         """Read little-endian uint32; the length must be a multiple of four bytes."""
         if len(blob) % ID_BYTES:
             raise ValueError(f"{len(blob)} bytes are no whole number of ids")
-        data = np.frombuffer(blob, dtype=_WIRE).astype(np.uint32, copy=False)
+        data = np.frombuffer(blob, dtype=np.uint32)
+        data = data if _WIRE_IS_NATIVE else data.byteswap()
         return cls(_Buffer(data, len(data)), len(data))
 
     def to_bytes(self) -> bytes:
         """Little-endian uint32, four bytes an id."""
-        return self.array().astype(_WIRE, copy=False).tobytes()
+        mine = self._buffer.data[: self._length]
+        return (mine if _WIRE_IS_NATIVE else mine.byteswap()).tobytes()
 
     def array(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint32]:
         """A read-only view of ids [start, stop), uint32."""

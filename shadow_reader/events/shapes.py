@@ -21,7 +21,7 @@ def _is_int(value: object) -> bool:
 
 
 def _is_float(value: object) -> bool:
-    return type(value) is float and math.isfinite(value) or _is_int(value)
+    return (type(value) is float and math.isfinite(value)) or _is_int(value)
 
 
 def _is_str(value: object) -> bool:
