@@ -1,0 +1,104 @@
+"""What every route has at hand, and what describes a route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from aiohttp import web
+
+from shadow_reader.config import Settings
+from shadow_reader.errors import InvalidInputError, ShadowError
+from shadow_reader.http.bodies import Body, NoQuery, Query
+from shadow_reader.http.closing import Closing
+from shadow_reader.http.guard import MAX_STREAMS, Bound, read_body
+from shadow_reader.http.parse import Model, parse_body, parse_query
+from shadow_reader.runtime import Runtime
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+EVENT_STREAM: Final = "text/event-stream"
+BINARY: Final = "application/octet-stream"
+
+
+@dataclass(slots=True, eq=False)
+class Api:
+    """One runtime as it is served.
+
+    Attributes:
+        closing: tells the waiting and streaming requests that the service closes.
+        streams: feeds and event streams open at once.
+        document: the OpenAPI document, as JSON.
+    """
+
+    runtime: Runtime
+    document: bytes = b"{}"
+    closing: Closing = field(default_factory=Closing)
+    streams: Bound = field(default_factory=lambda: Bound("streams", MAX_STREAMS))
+
+    @property
+    def settings(self) -> Settings:
+        """The runtime's settings."""
+        return self.runtime.settings
+
+
+RouteHandler: TypeAlias = Callable[[Api, web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route: how it is served, and what the OpenAPI document says of it.
+
+    Attributes:
+        answer: the type of a 200 reply (of one line, for NDJSON); None for free JSON.
+        media: the reply's content type.
+        body: what is read as the request's body. lines: the type of one line of an NDJSON body.
+        errors: the typed errors that are this route's own; those of every route are not repeated.
+    """
+
+    method: str
+    path: str
+    handler: RouteHandler
+    summary: str
+    answer: Any = None
+    media: str = JSON
+    body: type[Body] | None = None
+    lines: Any = None
+    query: type[Query] = NoQuery
+    errors: tuple[type[ShadowError], ...] = ()
+
+
+def json_response(value: object, *, status: int = 200) -> web.Response:
+    """A reply of plain data or dataclasses."""
+    return web.Response(status=status, body=orjson.dumps(value), content_type=JSON)
+
+
+def name_in_path(request: web.Request, field_name: str) -> str:
+    """The session or turn of the path, percent-decoded exactly once; ``%2F`` is a slash in it.
+
+    Raises:
+        InvalidInputError: it is no UTF-8.
+    """
+    position = {"session": 3, "turn": 5}[field_name]
+    encoded = request.rel_url.raw_parts[position]
+    try:
+        return unquote_to_bytes(encoded).decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(
+            f"{field_name} {encoded[:80]!r} is not percent-encoded UTF-8",
+            field=field_name,
+            found=encoded[:80],
+        ) from None
+
+
+async def body_of(api: Api, request: web.Request, model: type[Model]) -> Model:
+    """The request's body as ``model``; any content type counts as JSON."""
+    return parse_body(model, await read_body(request, limit=api.settings.body_bytes))
+
+
+def query_of(request: web.Request, model: type[Model]) -> Model:
+    """The request's query string as ``model``."""
+    return parse_query(model, request.query)

@@ -1,0 +1,207 @@
+"""The shapes of what comes in: bodies, feed messages, query strings.
+
+Law: strict types, unknown fields refused, defaults the same as the library's. A list of ids is
+checked here only for being a list; each id is checked once, where it becomes ``Ids``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
+
+from shadow_reader.events.codec import KINDS
+from shadow_reader.events.decide import MAX_NAME_LENGTH
+
+MAX_ROUTER_LENGTH: Final = 200
+MAX_PAGE: Final = 1000
+"""Sessions in one reply."""
+
+MAX_SEQ: Final = 2**63 - 1
+"""No journal gets this far: what its columns can hold."""
+
+_ID_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+IdList: TypeAlias = Annotated[list[Any], WithJsonSchema({"type": "array", "items": _ID_SCHEMA})]
+Seq: TypeAlias = Annotated[int, Field(ge=0, le=MAX_SEQ)]
+EndedBecause: TypeAlias = Literal["stop", "length", "abort", "error"]
+Router: TypeAlias = Annotated[str, Field(max_length=MAX_ROUTER_LENGTH)]
+
+
+class Body(BaseModel):
+    """Base of everything read from JSON."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class PromptBody(Body):
+    """A turn begins: ids of the whole prompt, or of what follows the first ``keep`` known ids."""
+
+    ids: IdList
+    turn: Name | None = None
+    keep: Count | None = None
+    router: Router | None = None
+
+
+class FirstTokenBody(Body):
+    """Prefill is over; there is nothing more to say."""
+
+
+class OutputBody(Body):
+    """Output ids; ``offset`` counts from the turn's first output id."""
+
+    offset: Count
+    ids: IdList
+
+
+class EndBody(Body):
+    """No more output comes; ``produced`` is the sender's own count of output ids."""
+
+    reason: EndedBecause = "stop"
+    produced: Count | None = None
+
+
+class PromptMessage(PromptBody):
+    """A prompt in a feed."""
+
+    kind: Literal["prompt"]
+    session: Name
+
+
+class FirstTokenMessage(FirstTokenBody):
+    """The end of a prefill in a feed."""
+
+    kind: Literal["first_token"]
+    session: Name
+    turn: Name
+
+
+class OutputMessage(OutputBody):
+    """Output ids in a feed."""
+
+    kind: Literal["output"]
+    session: Name
+    turn: Name
+
+
+class EndMessage(EndBody):
+    """The end of a turn in a feed."""
+
+    kind: Literal["end"]
+    session: Name
+    turn: Name
+
+
+FeedMessage: TypeAlias = Annotated[
+    PromptMessage | FirstTokenMessage | OutputMessage | EndMessage, Field(discriminator="kind")
+]
+FEED_MESSAGE: Final[TypeAdapter[FeedMessage]] = TypeAdapter(FeedMessage)
+
+_OUTPUT_FIELDS: Final = frozenset(OutputMessage.model_fields)
+
+
+def is_plain_output(value: Mapping[str, Any]) -> bool:
+    """Whether ``OutputMessage`` would take ``value``; four times as fast, for the hot lines.
+
+    What is refused here goes to the model, which says why.
+    """
+    if value.keys() != _OUTPUT_FIELDS or value["kind"] != "output":
+        return False
+    session, turn, offset = value["session"], value["turn"], value["offset"]
+    return (
+        type(session) is str
+        and type(turn) is str
+        and type(offset) is int
+        and type(value["ids"]) is list
+        and 0 < len(session) <= MAX_NAME_LENGTH
+        and 0 < len(turn) <= MAX_NAME_LENGTH
+        and offset >= 0
+    )
+
+
+class AskBody(Body):
+    """A typed question: text or its ids, and 2 to 26 choices."""
+
+    session: Name
+    choices: list[str]
+    question: str | None = None
+    question_ids: IdList | None = None
+    wait: Literal["fresh", "now"] = "fresh"
+    timeout_s: Annotated[float, Field(gt=0, le=3_600)] | None = None
+
+    @model_validator(mode="after")
+    def _one_question(self) -> AskBody:
+        if (self.question is None) == (self.question_ids is None):
+            raise ValueError("give exactly one of question and question_ids")
+        return self
+
+
+class Query(BaseModel):
+    """Base of everything read from a query string; a tuple's name may be repeated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoQuery(Query):
+    """A route that takes no parameters."""
+
+
+class SessionsQuery(Query):
+    """Which sessions: by name behind ``after``."""
+
+    after: str = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
+
+
+def _known_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"{unknown[0][:80]!r} is no kind; known are {', '.join(KINDS)}")
+    return kinds
+
+
+Seconds: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Kinds: TypeAlias = Annotated[tuple[str, ...], AfterValidator(_known_kinds)]
+
+
+class EntryFilter(Query):
+    """Which entries: all that is given must match.
+
+    Attributes:
+        kind: one of these kinds; empty takes all.
+        after: only entries with a greater ``seq``.
+        since, until: unix seconds; the first is included, the second is not.
+        ids: whether token ids are given, or only how many there are.
+    """
+
+    session: Name | None = None
+    turn: Name | None = None
+    kind: Kinds = ()
+    since: Seconds | None = None
+    until: Seconds | None = None
+    ids: bool = False
+
+
+class JournalQuery(EntryFilter):
+    """A query of the journal."""
+
+    after: Seq = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+
+class StreamQuery(EntryFilter):
+    """A stream of the journal; without ``after`` or Last-Event-ID it begins now."""
+
+    after: Seq | None = None

@@ -1,0 +1,265 @@
+"""The feed: many messages on one connection, one reply a line, in order, while lines still come.
+
+Laws:
+
+1. A reply is written only after its message is committed; replies have the order of the lines.
+2. A refused message is a reply like any other. A line that cannot be read at all (not one JSON
+   object, or longer than ``body_bytes``) gets its reply and ends the feed; the lines before stand.
+3. Memory is bounded by lines and bytes in flight: who does not read the replies is not read from.
+4. Whatever ends the feed (the client, the service, an error), what was submitted is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from shadow_reader.errors import BadRequestError, ShadowError, ShutDownError
+from shadow_reader.http.api import NDJSON, Api
+from shadow_reader.http.bodies import (
+    FEED_MESSAGE,
+    EndMessage,
+    FeedMessage,
+    FirstTokenMessage,
+    OutputMessage,
+    PromptMessage,
+    is_plain_output,
+)
+from shadow_reader.http.errors import cut_on_error, error_data
+from shadow_reader.http.guard import too_large
+from shadow_reader.http.parse import parse_message, parse_object
+from shadow_reader.shadow.sessions import Receipt
+
+MAX_LINES: Final = 1024
+"""Lines of one feed that are read and not yet answered."""
+
+LINES_A_TURN: Final = 32
+"""Lines taken before other requests get the event loop: about 2 ms."""
+
+LINGER_S: Final = 1.0
+"""How long what a client still sends is read and thrown away, so that it gets its last replies."""
+
+
+async def post_feed(api: Api, request: web.Request) -> web.StreamResponse:
+    """Serve one feed until its body ends."""
+    with api.streams.one():
+        response = web.StreamResponse(headers={"Content-Type": NDJSON})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        with cut_on_error(request):
+            await Feed(api, request, response).run()
+        return response
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A line on its way: its number, its size in bytes, what came of it so far."""
+
+    line: int
+    size: int
+    outcome: Receipt | ShadowError
+
+
+class Feed:
+    """One open feed: a task that takes lines in, and the handler's own that gives replies out."""
+
+    def __init__(self, api: Api, request: web.Request, response: web.StreamResponse) -> None:
+        self._sessions = api.runtime.sessions
+        self._closing = api.closing
+        self._limit = api.settings.body_bytes
+        self._content = request.content
+        self._response = response
+        self._pending: deque[Pending] = deque()
+        self._number = 0
+        self._lines = 0
+        self._bytes = 0
+        self._ended = False
+        self._came = asyncio.Event()
+        self._went = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until all lines that were taken are answered."""
+        taking = asyncio.create_task(self._take_lines(), name="feed")
+        try:
+            await self._give_replies()
+            await taking
+            await self._response.write_eof()
+            await self._linger()
+        finally:
+            taking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([taking])
+
+    # -- lines in ---------------------------------------------------------------------------------
+
+    async def _take_lines(self) -> None:
+        try:
+            async with aclosing(self._lines_of_body()) as lines:
+                async for raw in lines:
+                    if line := raw.strip():
+                        await self._take(line)
+                    if self._number % LINES_A_TURN == 0:
+                        await asyncio.sleep(0)
+        except ShadowError as error:
+            self._put(Pending(self._number, 0, error))
+        finally:
+            self._ended = True
+            self._came.set()
+
+    async def _take(self, line: bytes) -> None:
+        """Submit one line's message.
+
+        Raises:
+            BadRequestError: the line is no JSON object: the end of the feed.
+        """
+        await self._room(len(line))
+        value = parse_object(line, what="line")
+        outcome: Receipt | ShadowError
+        try:
+            outcome = await self._submit(value)
+        except ShadowError as error:
+            outcome = error
+        self._put(Pending(self._number, len(line), outcome))
+
+    async def _submit(self, value: dict[str, Any]) -> Receipt:
+        if is_plain_output(value):
+            return await self._sessions.output(
+                value["session"], value["turn"], offset=value["offset"], ids=value["ids"]
+            )
+        message: FeedMessage = parse_message(FEED_MESSAGE, value)
+        match message:
+            case OutputMessage():
+                return await self._sessions.output(
+                    message.session, message.turn, offset=message.offset, ids=message.ids
+                )
+            case PromptMessage():
+                return await self._sessions.prompt(
+                    message.session,
+                    message.ids,
+                    turn=message.turn,
+                    keep=message.keep,
+                    router=message.router,
+                )
+            case FirstTokenMessage():
+                return await self._sessions.first_token(message.session, message.turn)
+            case EndMessage():
+                return await self._sessions.end(
+                    message.session,
+                    message.turn,
+                    reason=message.reason,
+                    produced=message.produced,
+                )
+
+    async def _lines_of_body(self) -> AsyncGenerator[bytes, None]:
+        """The lines as they come, without their ends; ``_number`` is the number of the last one.
+
+        Raises:
+            TooLargeError: a line passes the limit. BadRequestError: the body's framing is broken.
+            ShutDownError: the service closes.
+        """
+        begun = bytearray()
+        while True:
+            block = await self._block()
+            first, *rest = block.split(b"\n")
+            begun += first
+            if rest or not block:
+                yield self._whole(bytes(begun))
+                for line in rest[:-1]:
+                    yield self._whole(line)
+                begun = bytearray(rest[-1]) if rest else begun
+            if not block:
+                return
+            if len(begun) > self._limit:
+                self._whole(begun)
+
+    async def _block(self) -> bytes:
+        """What has come of the body; empty at its end."""
+        try:
+            async with self._closing.interruptible():
+                return await self._content.readany()
+        except ShutDownError:
+            self._number += 1
+            raise
+        except web.RequestPayloadError as error:
+            self._number += 1
+            raise BadRequestError(f"the body is broken: {error}", field="body") from None
+
+    def _whole(self, line: bytes | bytearray) -> bytes:
+        self._number += 1
+        if len(line) > self._limit:
+            raise too_large("line", len(line), self._limit)
+        return bytes(line)
+
+    async def _room(self, size: int) -> None:
+        """Wait until a line of ``size`` bytes may be taken."""
+        while self._lines >= MAX_LINES or (self._lines and self._bytes + size > self._limit):
+            self._went.clear()
+            await self._went.wait()
+
+    def _put(self, pending: Pending) -> None:
+        self._lines += 1
+        self._bytes += pending.size
+        self._pending.append(pending)
+        self._came.set()
+
+    # -- replies out ------------------------------------------------------------------------------
+
+    async def _give_replies(self) -> None:
+        while self._pending or not self._ended:
+            if not self._pending:
+                self._came.clear()
+                await self._came.wait()
+                continue
+            replies: list[bytes] = []
+            size = 0
+            while self._pending and (not replies or _is_settled(self._pending[0])):
+                pending = self._pending[0]
+                replies.append(await _reply(pending))
+                size += pending.size
+                self._pending.popleft()
+            await self._response.write(b"".join(replies))
+            self._lines -= len(replies)
+            self._bytes -= size
+            self._went.set()
+
+    async def _linger(self) -> None:
+        """Closing a connection with unread bytes resets it, and takes the last replies along."""
+        with suppress(TimeoutError, web.RequestPayloadError):
+            async with asyncio.timeout(LINGER_S):
+                while await self._content.readany():
+                    pass
+
+
+def _is_settled(pending: Pending) -> bool:
+    outcome = pending.outcome
+    return isinstance(outcome, ShadowError) or outcome.future is None or outcome.future.done()
+
+
+async def _reply(pending: Pending) -> bytes:
+    """The line that answers, once there is an answer."""
+    outcome = pending.outcome
+    if not isinstance(outcome, ShadowError):
+        try:
+            accepted = await outcome
+        except ShadowError as error:
+            outcome = error
+        else:
+            reply = {
+                "line": pending.line,
+                "ok": True,
+                "session": accepted.session,
+                "turn": accepted.turn,
+                "known": accepted.known,
+                "output": accepted.output,
+                "seq": accepted.seq,
+            }
+            return orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE)
+    refused = {"line": pending.line, "ok": False, "error": error_data(outcome)}
+    return orjson.dumps(refused, default=repr, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,215 @@
+"""The journal over HTTP: queries as NDJSON, and what is appended as server-sent events.
+
+Law: entries are pulled as fast as the client takes them and never pile up here, so a slow client
+holds one block of lines; one that takes nothing for ``STALL_S`` is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final, NoReturn
+
+import orjson
+from aiohttp import hdrs, web
+
+from shadow_reader.errors import InvalidInputError, ShutDownError
+from shadow_reader.events.codec import KINDS, kind_of
+from shadow_reader.events.ids import Ids
+from shadow_reader.events.types import Entry, Event
+from shadow_reader.http.api import EVENT_STREAM, NDJSON, Api, query_of
+from shadow_reader.http.bodies import MAX_SEQ, EntryFilter, JournalQuery, StreamQuery
+from shadow_reader.http.errors import StalledError, cut_on_error
+
+BLOCK_BYTES: Final = 64 * 1024
+POLL_S: Final = 0.05
+"""How often a stream looks whether something was committed; a look reads one number."""
+
+BEAT_S: Final = 15.0
+"""A stream that has nothing to say says so this often."""
+
+STALL_S: Final = 60.0
+
+_RENAMED: Final = {"kind": "question_kind"}
+"""A field of an event that would hide a column of the row."""
+
+_FIELDS: Final[dict[type[Event], tuple[tuple[str, str], ...]]] = {
+    cls: tuple((f.name, _RENAMED.get(f.name, f.name)) for f in dataclasses.fields(cls))
+    for cls in KINDS.values()
+}
+
+
+def entry_row(entry: Entry, *, with_ids: bool) -> dict[str, Any]:
+    """An entry as one flat JSON object: the journal's columns, then the event's own fields.
+
+    Token ids become a list, or only ``{"count": n}`` when ``with_ids`` is False. A question's own
+    kind is ``question_kind``, since ``kind`` is the event's.
+    """
+    row: dict[str, Any] = {
+        "seq": entry.seq,
+        "at": entry.at,
+        "session": entry.session,
+        "turn": entry.turn,
+        "kind": kind_of(entry.event),
+    }
+    for name, shown in _FIELDS[type(entry.event)]:
+        value = getattr(entry.event, name)
+        if isinstance(value, Ids):
+            value = value.array().tolist() if with_ids else {"count": len(value)}
+        row[shown] = value
+    return row
+
+
+async def get_journal(api: Api, request: web.Request) -> web.StreamResponse:
+    """A line an entry, by ``seq``."""
+    query = query_of(request, JournalQuery)
+
+    def line(entry: Entry) -> bytes:
+        row = entry_row(entry, with_ids=query.ids)
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+    entries = api.runtime.journal_entries(
+        **_filters(query),
+        after=query.after,
+        limit=query.limit,
+        newest_first=query.order == "desc",
+    )
+    async with aclosing(_blocks(entries, line)) as blocks:
+        async with api.closing.interruptible():
+            first = await anext(blocks, b"")  # what goes wrong until here gets its error body
+        response = await _begin(request, NDJSON)
+        if request.method == hdrs.METH_HEAD:
+            return response
+        with cut_on_error(request):
+            async with api.closing.interruptible():
+                await _write(response, first)
+                async for block in blocks:
+                    await _write(response, block)
+            await response.write_eof()
+    return response
+
+
+async def get_journal_stream(api: Api, request: web.Request) -> web.StreamResponse:
+    """An event an entry, from ``Last-Event-ID`` or ``after`` on, or from now on."""
+    query = query_of(request, StreamQuery)
+    after = _begin_after(api, request, query)
+    with api.streams.one():
+        response = await _begin(request, EVENT_STREAM)
+        if request.method == hdrs.METH_HEAD:
+            return response
+        with cut_on_error(request):
+            try:
+                async with api.closing.interruptible():
+                    await _follow(api, response, query, after)
+            except ShutDownError:
+                await response.write_eof()
+    return response
+
+
+async def _follow(
+    api: Api, response: web.StreamResponse, query: StreamQuery, after: int
+) -> NoReturn:
+    """Write what is committed behind ``after``, for ever."""
+    loop = asyncio.get_running_loop()
+    seen = after
+
+    def event(entry: Entry) -> bytes:
+        nonlocal seen
+        seen = entry.seq
+        row = orjson.dumps(entry_row(entry, with_ids=query.ids))
+        kind = kind_of(entry.event).encode()
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (entry.seq, kind, row)
+
+    await _write(response, b": from %d\n\n" % after)
+    beat = loop.time() + BEAT_S
+    while True:
+        newest = api.runtime.journal.stats().last_seq
+        if newest > seen:
+            entries = api.runtime.journal_entries(**_filters(query), after=seen)
+            async with aclosing(_blocks(entries, event)) as blocks:
+                async for block in blocks:
+                    await _write(response, block)
+                    beat = loop.time() + BEAT_S
+            seen = max(seen, newest)
+        if loop.time() >= beat:
+            await _write(response, b": beat\n\n")
+            beat = loop.time() + BEAT_S
+        await asyncio.sleep(POLL_S)
+
+
+async def _blocks(
+    entries: AsyncIterator[Entry], encode: Callable[[Entry], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """The entries' bytes in blocks of about ``BLOCK_BYTES``; the last may be smaller."""
+    parts: list[bytes] = []
+    size = 0
+    async with _closed_after(entries):
+        async for entry in entries:
+            part = encode(entry)
+            parts.append(part)
+            size += len(part)
+            if size >= BLOCK_BYTES:
+                yield b"".join(parts)
+                parts.clear()
+                size = 0
+    if parts:
+        yield b"".join(parts)
+
+
+@asynccontextmanager
+async def _closed_after(entries: AsyncIterator[Entry]) -> AsyncIterator[None]:
+    """Whatever a query holds open is let go at once, not when the collector comes by."""
+    try:
+        yield
+    finally:
+        if isinstance(entries, AsyncGenerator):
+            await entries.aclose()
+
+
+def _filters(query: EntryFilter) -> dict[str, Any]:
+    return {
+        "session": query.session,
+        "turn": query.turn,
+        "kinds": query.kind or None,
+        "since": query.since,
+        "until": query.until,
+    }
+
+
+async def _begin(request: web.Request, media: str) -> web.StreamResponse:
+    response = web.StreamResponse(
+        headers={hdrs.CONTENT_TYPE: media, hdrs.CACHE_CONTROL: "no-store"}
+    )
+    await response.prepare(request)
+    return response
+
+
+async def _write(response: web.StreamResponse, block: bytes) -> None:
+    """Write, and wait until the client has taken most of it.
+
+    Raises:
+        StalledError: it took nothing for ``STALL_S``.
+    """
+    try:
+        async with asyncio.timeout(STALL_S):
+            await response.write(block)
+    except TimeoutError:
+        raise StalledError(f"the client took nothing for {STALL_S:g} s", limit=STALL_S) from None
+
+
+def _begin_after(api: Api, request: web.Request, query: StreamQuery) -> int:
+    """Where a stream begins: behind the last event the client saw, if it says which."""
+    last = request.headers.get("Last-Event-ID")
+    if last is None:
+        newest = api.runtime.journal.stats().last_seq
+        return newest if query.after is None else query.after
+    if not (last.isascii() and last.isdigit() and int(last) <= MAX_SEQ):
+        raise InvalidInputError(
+            f"Last-Event-ID must be a journal seq, not {last[:40]!r}",
+            field="Last-Event-ID",
+            found=last[:40],
+            limit=MAX_SEQ,
+        )
+    return int(last)

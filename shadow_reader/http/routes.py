@@ -1,0 +1,120 @@
+"""The handlers of every route but the feed and the journal.
+
+Law: a handler reads its input, makes one call of the runtime and writes what it gave. Decisions
+belong to the runtime, so the library and the API cannot differ.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, name_in_path, query_of
+from shadow_reader.http.bodies import (
+    AskBody,
+    EndBody,
+    FirstTokenBody,
+    OutputBody,
+    PromptBody,
+    SessionsQuery,
+)
+from shadow_reader.http.replies import Health, Readiness, SessionPage
+
+
+async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
+    """A turn begins."""
+    body = await body_of(api, request, PromptBody)
+    session = name_in_path(request, "session")
+    accepted = await api.runtime.prompt(
+        session, body.ids, turn=body.turn, keep=body.keep, router=body.router
+    )
+    return json_response(accepted)
+
+
+async def post_first_token(api: Api, request: web.Request) -> web.StreamResponse:
+    """Prefill is over."""
+    await body_of(api, request, FirstTokenBody)
+    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+    return json_response(await api.runtime.first_token(session, turn))
+
+
+async def post_output(api: Api, request: web.Request) -> web.StreamResponse:
+    """Output ids."""
+    body = await body_of(api, request, OutputBody)
+    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+    return json_response(await api.runtime.output(session, turn, offset=body.offset, ids=body.ids))
+
+
+async def post_end(api: Api, request: web.Request) -> web.StreamResponse:
+    """No more output comes."""
+    body = await body_of(api, request, EndBody)
+    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+    return json_response(
+        await api.runtime.end(session, turn, reason=body.reason, produced=body.produced)
+    )
+
+
+async def get_sessions(api: Api, request: web.Request) -> web.StreamResponse:
+    """The journal's sessions, a page of them."""
+    query = query_of(request, SessionsQuery)
+    rows = await api.runtime.journal.sessions(after=query.after, limit=query.limit)
+    full = len(rows) == query.limit
+    return json_response(SessionPage(rows, rows[-1].session if full else None))
+
+
+async def get_session(api: Api, request: web.Request) -> web.StreamResponse:
+    """How one session stands."""
+    return json_response(await api.runtime.session_status(name_in_path(request, "session")))
+
+
+async def delete_session(api: Api, request: web.Request) -> web.StreamResponse:
+    """Erase a session; goes on to its end even if the client does not wait for it."""
+    session = name_in_path(request, "session")
+    return json_response(await api.closing.finish(api.runtime.erase(session)))
+
+
+async def get_digest(api: Api, request: web.Request) -> web.StreamResponse:
+    """The state digest."""
+    async with api.closing.interruptible():
+        return json_response(await api.runtime.digest(name_in_path(request, "session")))
+
+
+async def get_state(api: Api, request: web.Request) -> web.StreamResponse:
+    """The whole state as one safetensors file."""
+    async with api.closing.interruptible():
+        state = await api.runtime.export(name_in_path(request, "session"))
+    return web.Response(body=state, content_type=BINARY)
+
+
+async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:
+    """A typed question; a client that goes away takes it back."""
+    body = await body_of(api, request, AskBody)
+    question = body.question if body.question_ids is None else body.question_ids
+    assert question is not None, "the model holds exactly one"
+    async with api.closing.interruptible():
+        reply = await api.runtime.ask(
+            body.session, question, body.choices, wait=body.wait, timeout_s=body.timeout_s
+        )
+    return json_response(reply)
+
+
+async def get_status(api: Api, _request: web.Request) -> web.StreamResponse:
+    """How everything stands."""
+    return json_response(await api.runtime.status())
+
+
+async def get_health(_api: Api, _request: web.Request) -> web.StreamResponse:
+    """The process lives."""
+    return json_response(Health())
+
+
+async def get_ready(api: Api, _request: web.Request) -> web.StreamResponse:
+    """200 where sessions are taken in and read, or only taken in because no model is wanted."""
+    state = "closing" if api.closing.closed else api.runtime.state
+    reason = api.runtime.reason if not api.closing.closed else "the service is closing"
+    ready = state in ("ready", "off")
+    return json_response(Readiness(state, reason), status=200 if ready else 503)
+
+
+async def get_openapi(api: Api, _request: web.Request) -> web.StreamResponse:
+    """The OpenAPI document."""
+    return web.Response(body=api.document, content_type=JSON)

@@ -1,0 +1,191 @@
+"""The table of routes: what is served, and what the OpenAPI document says of it.
+
+Law: the application serves exactly these, and the document describes exactly these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shadow_reader.errors import (
+    AskTimeoutError,
+    BadRequestError,
+    BusyError,
+    ConflictError,
+    InvalidInputError,
+    JournalError,
+    JournalFullError,
+    ModelError,
+    NotFoundError,
+    ShutDownError,
+    TooLargeError,
+    VocabularyError,
+)
+from shadow_reader.http import routes as r
+from shadow_reader.http.api import BINARY, EVENT_STREAM, NDJSON, Route
+from shadow_reader.http.bodies import (
+    AskBody,
+    EndBody,
+    FeedMessage,
+    FirstTokenBody,
+    JournalQuery,
+    OutputBody,
+    PromptBody,
+    SessionsQuery,
+    StreamQuery,
+)
+from shadow_reader.http.errors import SlowBodyError
+from shadow_reader.http.feed import post_feed
+from shadow_reader.http.journal_routes import get_journal, get_journal_stream
+from shadow_reader.http.replies import (
+    EntryRow,
+    FeedReply,
+    Health,
+    Readiness,
+    SessionPage,
+)
+from shadow_reader.shadow.engine import OutOfRoomError
+from shadow_reader.shadow.jobs import StateDigest
+from shadow_reader.shadow.questions import Reply
+from shadow_reader.shadow.sessions import Accepted, Erased
+from shadow_reader.shadow.status import SessionStatus, Status
+
+_TAKES_BODY: Final = (BadRequestError, InvalidInputError, TooLargeError, SlowBodyError)
+_JOURNALS: Final = (ShutDownError, JournalError, JournalFullError, BusyError)
+_FEEDS: Final = (*_TAKES_BODY, NotFoundError, ConflictError, *_JOURNALS)
+_SESSION: Final = "/v1/sessions/{session}"
+_TURN: Final = "/v1/sessions/{session}/turns/{turn}"
+_CONDUCTOR: Final = "/v1/conductor/shadow"
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        f"{_SESSION}/turns",
+        r.post_turn,
+        "A turn begins with a prompt",
+        answer=Accepted,
+        body=PromptBody,
+        errors=_FEEDS,
+    ),
+    Route(
+        "POST",
+        f"{_TURN}/first_token",
+        r.post_first_token,
+        "The turn's prefill is over",
+        answer=Accepted,
+        body=FirstTokenBody,
+        errors=_FEEDS,
+    ),
+    Route(
+        "POST",
+        f"{_TURN}/output",
+        r.post_output,
+        "Output ids of the turn",
+        answer=Accepted,
+        body=OutputBody,
+        errors=_FEEDS,
+    ),
+    Route(
+        "POST",
+        f"{_TURN}/end",
+        r.post_end,
+        "The turn ends",
+        answer=Accepted,
+        body=EndBody,
+        errors=_FEEDS,
+    ),
+    Route(
+        "POST",
+        "/v1/feed",
+        post_feed,
+        "Many messages, one reply a line",
+        answer=FeedReply,
+        media=NDJSON,
+        lines=FeedMessage,
+        errors=(BusyError,),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions",
+        r.get_sessions,
+        "The journal's sessions by name",
+        answer=SessionPage,
+        query=SessionsQuery,
+        errors=(InvalidInputError, JournalError),
+    ),
+    Route(
+        "GET",
+        _SESSION,
+        r.get_session,
+        "How one session stands",
+        answer=SessionStatus,
+        errors=(InvalidInputError, NotFoundError, JournalError, BusyError),
+    ),
+    Route(
+        "DELETE",
+        _SESSION,
+        r.delete_session,
+        "Erase a session's ids, events and state",
+        answer=Erased,
+        errors=(InvalidInputError, NotFoundError, *_JOURNALS),
+    ),
+    Route(
+        "GET",
+        f"{_SESSION}/digest",
+        r.get_digest,
+        "The digest of the session's state",
+        answer=StateDigest,
+        errors=(InvalidInputError, NotFoundError, ModelError, ShutDownError),
+    ),
+    Route(
+        "GET",
+        f"{_SESSION}/state",
+        r.get_state,
+        "The session's state as a safetensors file",
+        media=BINARY,
+        errors=(InvalidInputError, NotFoundError, TooLargeError, ModelError, ShutDownError),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/ask",
+        r.post_ask,
+        "A typed question about a session",
+        answer=Reply,
+        body=AskBody,
+        errors=(*_FEEDS, OutOfRoomError, ModelError, VocabularyError, AskTimeoutError),
+    ),
+    Route(
+        "GET",
+        f"{_CONDUCTOR}/status",
+        r.get_status,
+        "How the whole service stands",
+        answer=Status,
+        errors=(InvalidInputError,),
+    ),
+    Route(
+        "GET",
+        "/v1/journal",
+        get_journal,
+        "Entries of the journal, a line each",
+        answer=EntryRow,
+        media=NDJSON,
+        query=JournalQuery,
+        errors=(InvalidInputError, JournalError, ShutDownError),
+    ),
+    Route(
+        "GET",
+        "/v1/journal/stream",
+        get_journal_stream,
+        "Entries as they are committed, as server-sent events",
+        answer=EntryRow,
+        media=EVENT_STREAM,
+        query=StreamQuery,
+        errors=(InvalidInputError, JournalError, BusyError),
+    ),
+    Route("GET", "/healthz", r.get_health, "The process lives", answer=Health),
+    Route(
+        "GET", "/readyz", r.get_ready, "Whether sessions are taken in and read", answer=Readiness
+    ),
+    Route("GET", "/openapi.json", r.get_openapi, "This document"),
+)
+"""Everything that is served."""
