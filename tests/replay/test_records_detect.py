@@ -159,7 +159,7 @@ def test_a_damaged_record_is_read_or_refused_never_a_crash(kind: str, seed: int,
         if chance.random() < 0.3 and isinstance(inner, dict):
             inner.pop(key, None)
         else:
-            inner[key] = chance.choice(JUNK)
+            inner[key] = json.loads(json.dumps(chance.choice(JUNK)))
     content = json.dumps(value) if kind == "opencode" else "\n".join(map(json.dumps, value))
     try:
         held = _read(content)
