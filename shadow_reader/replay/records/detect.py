@@ -11,7 +11,7 @@ from shadow_reader.replay.records.fields import as_object, parse
 from shadow_reader.replay.records.recording import Recording
 
 MAX_BYTES = 512 * 1024 * 1024
-"""The largest file that is read; the biggest known sessions are a tenth of it."""
+"""The largest file that is read; recorded sessions are a few megabytes."""
 
 _KNOWN = "known are opencode exports, Claude Code and Pi session files"
 _LOOK_LINES = 50
