@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,13 @@ def read_all(engine: TorchEngine, session: str, known: Ids) -> int:
 def tensors(engine: TorchEngine, session: str) -> dict[str, torch.Tensor]:
     """Every tensor of the state, copied."""
     return load(engine.export(session, limit_bytes=GIB))
+
+
+def metadata(file: bytes) -> dict[str, str]:
+    """What an exported file says of itself."""
+    length = int.from_bytes(file[:8], "little")
+    found: dict[str, str] = json.loads(file[8 : 8 + length])["__metadata__"]
+    return found
 
 
 def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
