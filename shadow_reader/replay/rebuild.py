@@ -7,16 +7,15 @@ bit of it agreed; digests are compared only under the same engine identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from shadow_reader.errors import ConflictError, NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.fold import fold
-from shadow_reader.events.log import Journal
 from shadow_reader.events.view import CheckpointView, SessionView
 from shadow_reader.replay.state_file import Difference, StateFile, compare, parse_state
 from shadow_reader.shadow.engine import Engine, EngineIdentity
@@ -96,7 +95,15 @@ class Rebuilt:
         return self.verdict == "exact"
 
 
-async def journaled_session(journal: Journal, session: str) -> Journaled:
+class SessionEntries(Protocol):
+    """A journal, or a reader of one."""
+
+    def entries(self, *, session: str) -> AsyncIterator[t.Entry]:
+        """All entries of a session, in order."""
+        ...
+
+
+async def journaled_session(journal: SessionEntries, session: str) -> Journaled:
     """Fold one session from the journal.
 
     Raises:
