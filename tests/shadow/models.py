@@ -156,7 +156,7 @@ class Fake(Watched):
 
 @cache
 def _parameters(config: ModelConfig, dtype: torch.dtype, device: str) -> Parameters:
-    with ThreadPoolExecutor(1) as pool:
+    with torch.inference_mode(False), ThreadPoolExecutor(1) as pool:
         shapes = tensor_shapes(config)
 
         def read(name: str) -> torch.Tensor:

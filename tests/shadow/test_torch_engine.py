@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+
+from shadow_reader.config import Settings
+from shadow_reader.errors import ModelError, SettingsError, TooLargeError
+from shadow_reader.events.ids import EMPTY, Ids
+from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
+from shadow_reader.shadow.model import load_model
+from shadow_reader.shadow.model.random_weights import SHAPES
+from shadow_reader.shadow.torch_engine import TorchEngine, build_engine, least_bytes
+from tests.shadow.models import SMALL, Fake, small_model, tripping
+from tests.shadow.states import (
+    GIB,
+    assert_like_fresh,
+    make_ids,
+    metadata,
+    read_all,
+    same_bits,
+    tensors,
+)
+
+GRID = 64
+
+
+def make_engine(**changes: Any) -> TorchEngine:
+    options: dict[str, Any] = {"grid": GRID, "cap_bytes": GIB, "poison": True}
+    return TorchEngine(changes.pop("model", None) or small_model(), **options | changes)
+
+
+def test_it_is_an_engine() -> None:
+    engine: Engine = make_engine()
+    assert (engine.vocabulary, engine.context_ids) == (SMALL.vocab, SMALL.context)
+
+
+def test_a_session_it_does_not_know_stands_at_zero_and_stays_unknown() -> None:
+    engine = make_engine()
+    known = make_ids(GRID - 1, 1)
+    assert engine.align("s", known) == Aligned(0)
+    assert engine.digest("s") == engine.checkpoint("s") == engine.digest("other")
+    assert sum(engine.ask("s", tail=known, question=known, letters=(1, 2))) == pytest.approx(1)
+    assert tensors(engine, "s")["rows"].shape == (2, 2, 2, 0, 16)
+    assert engine.drop("s") == 0
+    assert engine.state_stats("s") is None
+    assert (engine.stats().sessions, engine.stats().bytes) == (0, 0)
+
+
+def test_a_first_chunk_that_fails_leaves_no_session() -> None:
+    model = small_model()
+    engine = make_engine(model=model)
+    with tripping(model, "attention:1", RuntimeError("injected")), pytest.raises(RuntimeError):
+        engine.read_chunk("s", make_ids(GRID, 1))
+    assert engine.state_stats("s") is None
+    assert (engine.stats().sessions, engine.stats().bytes) == (0, 0)
+
+
+def test_a_session_that_goes_back_to_zero_takes_nothing() -> None:
+    engine = make_engine()
+    read_all(engine, "s", make_ids(3 * GRID, 1))
+    assert engine.align("s", make_ids(3 * GRID, 2)) == Aligned(0, 0)
+    assert (engine.stats().sessions, engine.stats().bytes) == (0, 0)
+
+
+def test_stats_say_what_is_held() -> None:
+    engine = make_engine()
+    read_all(engine, "a", make_ids(3 * GRID, 1))
+    read_all(engine, "b", make_ids(GRID, 2))
+    engine.checkpoint("a")
+    page, state = GRID * SMALL.row_bytes(4), SMALL.state_bytes(4)
+    a, b, total = engine.state_stats("a"), engine.state_stats("b"), engine.stats()
+    assert a is not None
+    assert b is not None
+    assert (a.committed, a.pages, a.bytes, a.checkpoints) == (
+        3 * GRID,
+        3,
+        3 * page + 2 * state,
+        (3 * GRID,),
+    )
+    assert (b.committed, b.pages, b.bytes, b.checkpoints) == (GRID, 1, page + state, ())
+    assert (total.bytes, total.sessions) == (16 * page + 3 * state, 2)
+    assert total.weights_bytes == small_model().weight_bytes
+    assert engine.drop("a") == a.bytes
+    assert engine.drop("b") == b.bytes
+    assert engine.stats().bytes == 0
+
+
+def test_probabilities_are_the_softmax_over_the_letters_alone() -> None:
+    model = small_model()
+    engine = make_engine(model=model)
+    known, question = make_ids(GRID + 11, 1), make_ids(17, 2)
+    read_all(engine, "s", known)
+    letters = (7, 3, 250, 0)
+    found = engine.ask("s", tail=Ids.of(known.array(GRID)), question=question, letters=letters)
+    ids = torch.tensor([*known, *question])
+    step = model.forward(ids, position=0, past=[], state=model.empty_state())
+    logits = model.logits(step.hidden[-1:])[0].double()[list(letters)]
+    expected = (logits.exp() / logits.exp().sum()).tolist()
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert sum(found) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_model_without_finite_logits_is_named() -> None:
+    class Broken(Fake):
+        def logits(self, hidden: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+            return super().logits(hidden, ids) * float("inf")
+
+    engine = make_engine(model=Broken())
+    with pytest.raises(ModelError, match="fake gives no finite logits"):
+        engine.ask("s", tail=EMPTY, question=make_ids(3, 1), letters=(1, 2))
+
+
+def test_a_device_without_memory_is_out_of_room_and_changes_nothing() -> None:
+    model = small_model()
+    engine = make_engine(model=model)
+    read_all(engine, "s", make_ids(GRID, 1))
+    before, held = tensors(engine, "s"), engine.stats().bytes
+    jobs = (
+        lambda: engine.read_chunk("s", make_ids(GRID, 1).extend(make_ids(GRID, 2))),
+        lambda: engine.ask("s", tail=EMPTY, question=make_ids(3, 1), letters=(1, 2)),
+    )
+    for job in jobs:
+        out = torch.OutOfMemoryError("CUDA out of memory")
+        with tripping(model, "forwarded", out), pytest.raises(OutOfRoomError, match="no memory"):
+            job()
+        assert same_bits(before, tensors(engine, "s"))
+        assert engine.stats().bytes == held
+
+
+def test_an_export_says_what_decided_its_bits() -> None:
+    engine = make_engine()
+    known = make_ids(2 * GRID + 5, 1)
+    read_all(engine, "s", known)
+    file = engine.export("s", limit_bytes=GIB)
+    identity = engine.identity
+    assert metadata(file) == {
+        "model": "small",
+        "weights": "small",
+        "grid": "64",
+        "dtype": "float32",
+        "device": identity.device,
+        "build": identity.build,
+        "layout": str(identity.layout),
+        "position": "128",
+        "digest": engine.digest("s"),
+    }
+    found = load(file)
+    assert {key: (tuple(t.shape), t.dtype) for key, t in found.items()} == {
+        "rows": ((2, 2, 2, 128, 16), torch.float32),
+        "recurrent": ((3, 4, 16, 16), torch.float32),
+        "conv": ((3, 128, 3), torch.float32),
+        "ids": ((128,), torch.uint32),
+    }
+    assert found["ids"].tolist() == known.array(0, 128).tolist()
+    step = small_model().forward(
+        torch.from_numpy(known.array(0, GRID).astype(np.int64)),
+        position=0,
+        past=[],
+        state=small_model().empty_state(),
+    )
+    assert torch.equal(found["rows"][:, :, :, :GRID], step.rows)
+
+
+def test_an_export_hashes_the_bytes_it_holds() -> None:
+    """A page spoilt behind the engine's back must not travel under the remembered digest."""
+    engine = make_engine()
+    read_all(engine, "s", make_ids(2 * GRID, 1))
+    honest = engine.digest("s")
+    with torch.inference_mode():
+        engine._sessions["s"].pages[0].rows[0, 0, 0, 0, 0] += 1
+    assert metadata(engine.export("s", limit_bytes=GIB))["digest"] != honest
+
+
+@pytest.mark.parametrize("session", ["s", "unknown"])
+def test_an_export_over_its_limit_is_refused(session: str) -> None:
+    engine = make_engine()
+    read_all(engine, "s", make_ids(2 * GRID, 1))
+    size = sum(t.nbytes for t in tensors(engine, session).values())
+    with pytest.raises(TooLargeError) as refused:
+        engine.export(session, limit_bytes=size - 1)
+    assert refused.value.details == {"field": "export_bytes", "found": size, "limit": size - 1}
+    assert load(engine.export(session, limit_bytes=size))
+
+
+def test_identity_changes_with_whatever_may_change_a_bit() -> None:
+    threads = torch.get_num_threads()
+    engines = [
+        make_engine(),
+        make_engine(grid=128),
+        make_engine(model=small_model(dtype=torch.bfloat16)),
+        make_engine(model=Fake()),
+    ]
+    try:
+        torch.set_num_threads(threads + 1)
+        engines.append(make_engine())
+    finally:
+        torch.set_num_threads(threads)
+    assert len({engine.identity.engine for engine in engines}) == len(engines)
+    assert make_engine(cap_bytes=2**24).identity == engines[0].identity
+    assert engines[0].identity.device.startswith("cpu ")
+    assert torch.__version__ in engines[0].identity.build
+
+
+def test_the_context_is_the_smaller_of_the_setting_and_the_model() -> None:
+    asked_for = (0, 1000, SMALL.context, SMALL.context + 1)
+    found = [make_engine(context_ids=ids).context_ids for ids in asked_for]
+    assert found == [SMALL.context, 1000, SMALL.context, SMALL.context]
+
+
+def test_close_lets_go_of_everything_and_may_come_twice() -> None:
+    engine = make_engine()
+    read_all(engine, "s", make_ids(3 * GRID, 1))
+    engine.close()
+    stats = engine.stats()
+    assert (stats.bytes, stats.sessions, stats.weights_bytes) == (0, 0, 0)
+    assert engine._pool.slabs == 0
+    engine.close()
+    with pytest.raises(AssertionError, match="closed"):
+        engine.read_chunk("s", make_ids(GRID, 1))
+
+
+def test_another_thread_makes_the_same_bits() -> None:
+    known = make_ids(5 * GRID, 1)
+    here, there = make_engine(), make_engine()
+    read_all(here, "s", known)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(read_all, there, "s", known).result()
+    assert same_bits(tensors(here, "s"), tensors(there, "s"))
+
+
+def test_statistics_hold_together_on_any_thread() -> None:
+    engine = make_engine(model=Fake())
+    known, stop, seen = make_ids(40 * GRID, 1), threading.Event(), set[int]()
+    wrong: list[object] = []
+
+    def watch() -> None:
+        while not stop.is_set():
+            stats, total = engine.state_stats("s"), engine.stats()
+            if stats is not None:
+                seen.add(stats.committed)
+                if stats.pages * GRID != stats.committed:
+                    wrong.append(stats)
+            if not 0 <= total.bytes <= total.cap_bytes:
+                wrong.append(total)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for _ in range(5):
+            read_all(engine, "s", known)
+            engine.checkpoint("s")
+            engine.align("s", known.take(GRID - 1))
+    finally:
+        stop.set()
+        watcher.join()
+    assert not wrong
+    assert seen
+
+
+@pytest.mark.parametrize("name", ["tiny", "0.8B", "2B", "4B"])
+def test_a_session_costs_its_rows_and_its_states(name: str) -> None:
+    """Computed from the published shapes; the 0.8B's are those the design counts on."""
+    config = SHAPES[name]
+    row, state = config.row_bytes(2), config.state_bytes(2)
+    if name == "0.8B":
+        assert (row, state) == (12_288, 18 * (16 * 128 * 128 * 4 + 6144 * 3 * 2))
+    assert least_bytes(config, torch.bfloat16, 512) == 2 * 512 * row + 2 * state
+
+
+def test_a_session_of_100_000_ids_takes_what_was_computed() -> None:
+    config = SHAPES["tiny"]
+    engine = TorchEngine(Fake(config), grid=512, cap_bytes=GIB)
+    known = make_ids(100_000, 1)
+    ends = [15_000 * k for k in range(1, 7)]
+    for end in (*ends, 100_000):
+        read_all(engine, "s", known.take(end))
+        if end in ends:
+            engine.checkpoint("s")
+    pages, states = 195, 7
+    page_bytes = 512 * config.row_bytes(4)
+    stats = engine.state_stats("s")
+    assert stats is not None
+    assert stats.bytes == pages * page_bytes + states * config.state_bytes(4)
+    assert engine.stats().bytes == 208 * page_bytes + states * config.state_bytes(4)
+
+
+def settings_of(tmp_path: Path, **changes: Any) -> Settings:
+    values: dict[str, Any] = {"model": "random:tiny", "dir": tmp_path, "device": "cpu"}
+    return Settings.model_validate(values | changes)
+
+
+def test_build_engine_follows_the_settings(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        engine = build_engine(
+            settings_of(tmp_path, threads=1, cap_gb=0.25, grid_ids=128, context_ids=5000)
+        )
+        assert torch.get_num_threads() == 1
+        assert engine.identity.build.endswith("threads 1")
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 1
+    finally:
+        torch.set_num_threads(threads)
+    assert (engine.identity.grid, engine.context_ids) == (128, 5000)
+    assert (engine.stats().cap_bytes, engine.vocabulary) == (2**28, 248_320)
+    known = make_ids(3 * 128 + 5, 1, 248_320)
+    assert read_all(engine, "s", known) == 3
+    assert_like_fresh(engine, "s", known, load_model("random:tiny", device="cpu"))
+
+
+def test_build_engine_refuses_a_cap_that_holds_no_chunk(tmp_path: Path) -> None:
+    least = least_bytes(SHAPES["tiny"], torch.float32, 512)
+    with pytest.raises(SettingsError, match="cap_gb") as refused:
+        build_engine(settings_of(tmp_path, cap_gb=(least - 1) / GIB))
+    assert refused.value.details == {"key": "cap_gb", "found": least - 1, "limit": least}
+
+
+def test_build_engine_refuses_a_model_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        build_engine(settings_of(tmp_path, model="no-such-folder"))
