@@ -1,0 +1,87 @@
+"""An engine without a model: it counts, and it can be made to wait in the middle of a forward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from shadow_reader.events.ids import EMPTY, Ids
+from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
+
+GRID = 64
+VOCABULARY = 248_320
+CONTEXT_IDS = 4096
+
+
+class FakeEngine:
+    """Reads instantly unless ``gate`` is cleared; every answer prefers the first choice."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked = threading.Event()
+        self.known: dict[str, Ids] = {}
+
+    @property
+    def identity(self) -> EngineIdentity:
+        return EngineIdentity("fake", "0" * 16, GRID, "float32", "cpu", "test", 1)
+
+    @property
+    def vocabulary(self) -> int:
+        return VOCABULARY
+
+    @property
+    def context_ids(self) -> int:
+        return CONTEXT_IDS
+
+    def align(self, session: str, known: Ids) -> Aligned:
+        read = self.known.get(session, EMPTY)
+        agree = read.common_prefix(known)
+        if agree == len(read):
+            return Aligned(len(read))
+        self.known[session] = EMPTY
+        return Aligned(0, agree)
+
+    def read_chunk(self, session: str, known: Ids) -> int:
+        self._pass()
+        stop = len(self.known.get(session, EMPTY)) + GRID
+        self.known[session] = known.take(stop)
+        return stop
+
+    def checkpoint(self, session: str) -> str:
+        return self.digest(session)
+
+    def ask(
+        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+    ) -> tuple[float, ...]:
+        self.asked.set()
+        self._pass()
+        rest = 0.5 / (len(letters) - 1)
+        return (0.5, *(rest for _ in letters[1:]))
+
+    def digest(self, session: str) -> str:
+        self._pass()
+        return f"{hash(self.known.get(session, EMPTY)):x}"
+
+    def export(self, session: str, *, limit_bytes: int) -> bytes:
+        self._pass()
+        return b"state of " + session.encode()
+
+    def drop(self, session: str) -> int:
+        return 4 * len(self.known.pop(session, EMPTY))
+
+    def state_stats(self, session: str) -> StateStats | None:
+        known = self.known.get(session)
+        if known is None:
+            return None
+        return StateStats(len(known), len(known) // GRID, 4 * len(known), ())
+
+    def stats(self) -> EngineStats:
+        held = sum(4 * len(known) for known in self.known.values())
+        return EngineStats(held, held, 1 << 30, 0, len(self.known))
+
+    def close(self) -> None:
+        self.known.clear()
+
+    def _pass(self) -> None:
+        assert self.gate.wait(30), "the test never opened the gate"
