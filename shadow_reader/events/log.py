@@ -31,6 +31,8 @@ class JournalStats:
         last_seq: newest committed seq, 0 when empty.
         pending: events submitted and not yet committed.
         pending_limit: where ``room`` begins to wait.
+        pending_bytes: bytes of what is pending, about.
+        pending_bytes_limit: where ``room`` begins to wait too.
         bytes: size on disk with its write-ahead log; of the rows for a journal in memory.
         commits: transactions so far; ``events / commits`` is the group size.
         events: events committed by this process.
@@ -40,6 +42,8 @@ class JournalStats:
     last_seq: int
     pending: int
     pending_limit: int
+    pending_bytes: int
+    pending_bytes_limit: int
     bytes: int
     commits: int
     events: int

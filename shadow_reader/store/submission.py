@@ -1,0 +1,94 @@
+"""What is handed to the journal's writer: drafts with their rows ready, or an erasure.
+
+Law: what cannot be written is refused here, alone, and never inside a group with others' events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from shadow_reader.errors import InvalidInputError
+from shadow_reader.events import types as t
+from shadow_reader.events.codec import Row, encode
+
+ROW_BYTES: Final = 48
+"""What a row costs beside its data and ids, about; for the bound on what waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Drafts to be committed together, in order; ``size`` in bytes, about."""
+
+    drafts: tuple[t.Draft, ...]
+    rows: tuple[Row, ...]
+    size: int
+
+    @classmethod
+    def of(cls, drafts: Sequence[t.Draft]) -> Append:
+        """Encode drafts.
+
+        Raises:
+            InvalidInputError: a time, name or value that could not be read back.
+        """
+        assert drafts, "an append has an event"
+        rows = []
+        size = 0
+        for draft in drafts:
+            assert not isinstance(draft.event, t.SessionErased), "a session is erased by erase()"
+            check_envelope(draft)
+            row = encode(draft.event)
+            size += row_size(row)
+            rows.append(row)
+        return cls(tuple(drafts), tuple(rows), size)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Every entry of ``draft.session`` goes; the draft takes their place, its counts filled in."""
+
+    draft: t.Draft
+
+    @classmethod
+    def of(cls, draft: t.Draft) -> Erasure:
+        """Check the draft: a SessionErased of a session."""
+        assert isinstance(draft.event, t.SessionErased), (
+            "only SessionErased takes a session's place"
+        )
+        check_envelope(draft)
+        return cls(draft)
+
+
+Submission: TypeAlias = Append | Erasure
+
+
+def check_envelope(draft: t.Draft) -> None:
+    """The time is finite, the names are text; engine events, and only they, have no session.
+
+    Raises:
+        InvalidInputError: names the field and what was found.
+    """
+    of_engine = isinstance(draft.event, t.EngineLoaded | t.EngineStopped)
+    assert of_engine == (not draft.session), "engine events, and only they, have no session"
+    if not math.isfinite(draft.at):
+        raise InvalidInputError(f"at must be finite, not {draft.at}", field="at")
+    _check_text(draft.session, "session")
+    _check_text(draft.turn, "turn")
+
+
+def row_size(row: Row) -> int:
+    """Bytes of an event's row, about."""
+    return ROW_BYTES + len(row.data) + len(row.ids or b"")
+
+
+def _check_text(value: str, field: str) -> None:
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"{field} is not Unicode text: {value!r:.80}", field=field
+        ) from error

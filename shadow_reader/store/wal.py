@@ -1,0 +1,113 @@
+"""The write-ahead log: kept short, and emptied when something was erased.
+
+Laws: the log is copied into the database beside the writer, on a connection of its own, while
+appends go on; the writer copies only the few frames that came meanwhile, after which the log
+begins anew. An erasure is done only when the log was emptied after it: then the removed bytes
+are in neither file. Another program that keeps an old read transaction open delays both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+from typing import Final
+
+from shadow_reader.errors import JournalError
+from shadow_reader.events.types import Entry
+from shadow_reader.store.connection import Connection, copy_log, empty_log
+from shadow_reader.store.queue import Promise
+
+LOG_BYTES: Final = 4 << 20
+"""The log is copied whenever it has grown by so much."""
+
+_TAIL_FRAMES: Final = 64
+_MAX_PASSES: Final = 4
+_RETRY_S: Final = (0.01, 1.0)
+
+
+class LogKeeper:
+    """Keeps one journal's log short; ``side`` is a connection that only copies."""
+
+    def __init__(self, writer: Connection, side: Connection) -> None:
+        self._writer = writer
+        self._side = side
+        self._size = 0
+        self._copy_at = LOG_BYTES
+        self._unclean: list[tuple[Promise[tuple[Entry, ...]], tuple[Entry, ...]]] = []
+        self._copying: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def committed(self, log_bytes: int) -> None:
+        """A group was committed; the log has this size now."""
+        if log_bytes < self._size:
+            self._copy_at = LOG_BYTES
+        self._size = log_bytes
+        if log_bytes >= self._copy_at and self._copying is None:
+            self._copy_at = log_bytes + LOG_BYTES
+            self._copying = asyncio.create_task(self._copy(), name="journal log")
+
+    def clean(self, promise: Promise[tuple[Entry, ...]], entries: tuple[Entry, ...]) -> None:
+        """Keep ``promise`` once the log was emptied of all that is committed now."""
+        self._unclean.append((promise, entries))
+        if self._cleaning is None:
+            self._cleaning = asyncio.create_task(self._clean(), name="journal erasure")
+
+    async def close(self) -> None:
+        """Make a last attempt to empty the log; no reader of ours is left."""
+        self._closing.set()
+        for task in (self._copying, self._cleaning):
+            if task is not None:
+                await asyncio.wait({task})
+        with suppress(sqlite3.Error):
+            await self._writer.run(empty_log)
+
+    async def _copy(self) -> None:
+        try:
+            seen = 0
+            for _ in range(_MAX_PASSES):
+                frames, _copied = await self._side.run(copy_log)
+                if frames - seen < _TAIL_FRAMES:
+                    break
+                seen = frames
+            await self._writer.run(copy_log)
+        except sqlite3.Error:
+            pass  # the log keeps what it has, and grows until copying works again
+        finally:
+            self._copying = None
+
+    async def _clean(self) -> None:
+        wait_s, longest_s = _RETRY_S
+        while self._unclean:
+            asked, self._unclean = self._unclean, []
+            if await self._emptied():
+                for promise, entries in asked:
+                    promise.set_result(entries)
+                wait_s = _RETRY_S[0]
+                continue
+            self._unclean = asked + self._unclean
+            if self._closing.is_set():
+                self._give_up()
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait_s)
+            wait_s = min(2 * wait_s, longest_s)
+        self._cleaning = None
+
+    async def _emptied(self) -> bool:
+        try:
+            return await self._writer.run(empty_log)
+        except sqlite3.Error:
+            return False
+
+    def _give_up(self) -> None:
+        for promise, _ in self._unclean:
+            promise.fail(
+                JournalError(
+                    "the session's events are removed, but another program still reads the old "
+                    "log: their bytes stay in it until that program ends and the journal is "
+                    "opened again"
+                )
+            )
+        self._unclean.clear()

@@ -1,0 +1,163 @@
+"""Writes groups of submissions, each group one transaction; lives on the writer's thread.
+
+Law: a group is in the file whole, and its entries are returned, or an error is raised and nothing
+of it is there, not even for a reader who recovers the write-ahead log after a crash.
+
+Rows go in by statements of many rows each: every statement lets the interpreter's lock go and has
+to get it back, which a busy event loop makes slow.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, NamedTuple
+
+from shadow_reader.events import types as t
+from shadow_reader.events.codec import Row, encode
+from shadow_reader.events.ids import ID_BYTES
+from shadow_reader.store.connection import empty_log
+from shadow_reader.store.keys import NO_NAME, Keys
+from shadow_reader.store.submission import Erasure, Submission
+
+_STATEMENT_ROWS: Final = (64, 16, 4, 1)
+_INSERTS: Final = {
+    count: "INSERT INTO events(seq, at, session, turn, kind, data, ids) VALUES "
+    + ",".join(["(?,?,?,?,?,?,?)"] * count)
+    for count in _STATEMENT_ROWS
+}
+_UPDATE_SESSION: Final = (
+    "UPDATE sessions SET last_seq = ?, last_at = ?, events = events + ?, erased = ? WHERE id = ?"
+)
+
+EventRow = tuple[int, float, int, int, int, bytes, bytes | None]
+
+
+class Written(NamedTuple):
+    """A committed group: each submission's entries, the newest seq, how many events."""
+
+    entries: list[tuple[t.Entry, ...]]
+    last_seq: int
+    events: int
+
+
+@dataclass(slots=True)
+class _Touched:
+    """What a group changes in a session's row."""
+
+    last_seq: int
+    last_at: float
+    events: int
+    erased: bool
+
+
+class EventWriter:
+    """The only writer of a journal's file."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._keys = Keys(db)
+        self._rows: list[EventRow] = []
+        self._touched: dict[int, _Touched] = {}
+        self._turns: dict[int, int] = {}
+        row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+        self.last_seq: int = 0 if row is None else row[0]
+
+    def write(self, group: Sequence[Submission]) -> Written:
+        """Commit a group.
+
+        Raises:
+            sqlite3.Error: nothing of the group was kept.
+        """
+        first = self.last_seq
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            entries = [self._take(submission) for submission in group]
+            self._flush()
+            self._update_sessions()
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._undo(first)
+            raise
+        return Written(entries, self.last_seq, self.last_seq - first)
+
+    def _take(self, submission: Submission) -> tuple[t.Entry, ...]:
+        if isinstance(submission, Erasure):
+            return (self._erase(submission.draft),)
+        return tuple(map(self._add, submission.drafts, submission.rows))
+
+    def _add(self, draft: t.Draft, row: Row) -> t.Entry:
+        at = draft.at
+        self.last_seq = seq = self.last_seq + 1
+        session = self._keys.session(draft.session)
+        turn = self._keys.turn(session, draft.turn, seq)
+        kind = self._keys.kind(row.kind, row.version)
+        self._rows.append((seq, at, session, turn, kind, row.data, row.ids))
+        touched = self._touched.get(session)
+        if touched is None:
+            self._touched[session] = _Touched(seq, at, 1, False)
+        else:
+            touched.last_seq, touched.last_at, touched.erased = seq, at, False
+            touched.events += 1
+        self._turns[turn] = seq
+        return t.Entry(at, draft.session, draft.turn, draft.event, seq)
+
+    def _erase(self, draft: t.Draft) -> t.Entry:
+        self._flush()
+        session = self._keys.session(draft.session)
+        events, size = self._db.execute(
+            "SELECT count(*), coalesce(sum(length(ids)), 0) FROM events WHERE session = ?",
+            (session,),
+        ).fetchone()
+        self._db.execute("DELETE FROM events WHERE session = ?", (session,))
+        self._keys.drop_turns(session)
+        self._db.execute("UPDATE sessions SET events = 0 WHERE id = ?", (session,))
+        self._touched.pop(session, None)
+        erased = t.SessionErased(events, size // ID_BYTES)
+        entry = self._add(replace(draft, event=erased), encode(erased))
+        self._touched[session].erased = True
+        return entry
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        start = 0
+        for count in _STATEMENT_ROWS:
+            while len(rows) - start >= count:
+                part = rows[start : start + count]
+                self._db.execute(_INSERTS[count], tuple(chain.from_iterable(part)))
+                start += count
+        self._turns.pop(NO_NAME, None)
+        self._update("UPDATE turns SET last_seq = ? WHERE id = ?", _swapped(self._turns))
+        self._turns.clear()
+
+    def _update_sessions(self) -> None:
+        self._touched.pop(NO_NAME, None)
+        self._update(
+            _UPDATE_SESSION,
+            ((s.last_seq, s.last_at, s.events, s.erased, key) for key, s in self._touched.items()),
+        )
+        self._touched.clear()
+
+    def _update(self, sql: str, values: Iterable[tuple[object, ...]]) -> None:
+        self._db.executemany(sql, values)
+
+    def _undo(self, first: int) -> None:
+        self.last_seq = first
+        self._rows.clear()
+        self._touched.clear()
+        self._turns.clear()
+        self._keys.forget()
+        with suppress(sqlite3.Error):  # the failure itself may have rolled back already
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        # A commit that failed in its last step leaves its frames in the log, where a recovery
+        # after a crash could take them for committed. An emptied log holds none.
+        with suppress(sqlite3.Error):
+            empty_log(self._db)
+
+
+def _swapped(pairs: dict[int, int]) -> Iterable[tuple[int, int]]:
+    return ((value, key) for key, value in pairs.items())
