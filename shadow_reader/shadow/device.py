@@ -1,7 +1,8 @@
 """The one thread that touches the device. Whoever awaits a job never leaves it half-watched.
 
 Law: jobs run one at a time in the order they were given. A caller that is cancelled waits for its
-running job to finish before the cancellation goes on, so nobody can meet a state in mid-change.
+running job to finish before the cancellation goes on, so nobody can meet a state in mid-change; a
+job of its that has not begun never will.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class DeviceThread:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shadow-device")
-        self._closed = False
+        self._last: asyncio.Future[None] | None = None
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``job`` and give its result.
@@ -30,21 +31,27 @@ class DeviceThread:
         Raises:
             ShutDownError: the thread is closed. Whatever the job raises.
         """
-        if self._closed:
+        if self._last is not None:
             raise ShutDownError("the device thread is closed")
-        future = asyncio.wrap_future(self._pool.submit(job, *args, **kwargs))
+        given = self._pool.submit(job, *args, **kwargs)
+        future = asyncio.wrap_future(given)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await _settle(future)
+            if not given.cancel():
+                await _settle(future)
             raise
 
     async def close(self) -> None:
         """Finish the jobs that were given, then end the thread. May be called again."""
-        if self._closed:
-            return
-        self._closed = True
-        await asyncio.to_thread(self._pool.shutdown, True)
+        if self._last is None:
+            self._last = asyncio.wrap_future(self._pool.submit(_nothing))
+        try:
+            await asyncio.shield(self._last)
+        finally:
+            # The last job is done, so there is nothing to wait for; or the closing was cancelled,
+            # and the thread ends by itself after the jobs it has.
+            self._pool.shutdown(wait=self._last.done())
 
 
 async def _settle(future: asyncio.Future[T]) -> None:
@@ -56,3 +63,7 @@ async def _settle(future: asyncio.Future[T]) -> None:
             continue
     if not future.cancelled():
         future.exception()
+
+
+def _nothing() -> None:
+    """The job behind all others."""

@@ -1,0 +1,321 @@
+"""Stand-ins whose arithmetic is cheap: an engine, a device, a vocabulary, a journal, a clock.
+
+The engine's state is a running hash of the ids read, so two states are equal exactly when the same
+ids were read; everything else (grid, cap, checkpoints, rewinds, forks) follows ``engine.Engine``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, ParamSpec, TypeVar
+
+import async_solipsism
+
+from shadow_reader.errors import JournalError, ShutDownError, TooLargeError
+from shadow_reader.events.ids import EMPTY, Ids
+from shadow_reader.events.types import Draft, Entry
+from shadow_reader.events.view import MAX_CHECKPOINTS
+from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.engine import (
+    Aligned,
+    EngineIdentity,
+    EngineStats,
+    OutOfRoomError,
+    StateStats,
+)
+from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
+from shadow_reader.store.memory import MemoryJournal
+from shadow_reader.store.submission import Submission
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GRID = 8
+VOCABULARY = 1000
+CONTEXT_IDS = 4096
+START_WALL = 1_700_000_000.0
+
+
+class LoopClock:
+    """The running loop's own time, virtual or not; the wall can be made to jump."""
+
+    def __init__(self) -> None:
+        self.jumped = 0.0
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return START_WALL + self.jumped + asyncio.get_running_loop().time()
+
+    def monotonic(self) -> float:
+        """The loop's seconds."""
+        return asyncio.get_running_loop().time()
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run under virtual time: sleeping costs nothing, and sleeping for ever is an error.
+
+    Fails when anything was left for the loop's exception handler (a task that died unseen).
+    """
+    unseen: list[dict[str, Any]] = []
+    with asyncio.Runner(loop_factory=async_solipsism.EventLoop) as runner:
+        runner.get_loop().set_exception_handler(lambda _loop, context: unseen.append(context))
+        result = runner.run(main)
+    assert not unseen, unseen
+    return result
+
+
+async def steps(count: int = 20) -> None:
+    """Let every other task run for a while, without time going on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@dataclass(slots=True)
+class FakeState:
+    """One session's state: the ids read, and the checkpoints as (position, digest)."""
+
+    read: Ids = EMPTY
+    checkpoints: list[int] = field(default_factory=list)
+
+
+class FakeEngine:
+    """Holds states like the real one; a page, a state, a checkpoint and a fork are one unit each.
+
+    Attributes:
+        cap: most units.
+        before: called with (method, session) before anything happens; may raise or block.
+        calls: (method, session) as they came.
+        running: how many methods run at this moment.
+    """
+
+    def __init__(self, *, grid: int = GRID, cap: int = 1_000_000) -> None:
+        self.grid = grid
+        self.cap = cap
+        self.before: Callable[[str, str], None] = lambda _method, _session: None
+        self.calls: list[tuple[str, str]] = []
+        self.states: dict[str, FakeState] = {}
+        self.peak = 0
+        self.closed = 0
+
+    @property
+    def identity(self) -> EngineIdentity:
+        return EngineIdentity("fake", "0" * 16, self.grid, "int", "none", "fake", 1)
+
+    @property
+    def vocabulary(self) -> int:
+        return VOCABULARY
+
+    @property
+    def context_ids(self) -> int:
+        return CONTEXT_IDS
+
+    def align(self, session: str, known: Ids) -> Aligned:
+        self._begin("align", session)
+        state = self.states.get(session)
+        if state is None:
+            return Aligned(0)
+        cut = state.read.common_prefix(known)
+        if cut == len(state.read):
+            return Aligned(cut)
+        state.checkpoints = [c for c in state.checkpoints if c <= cut]
+        to = max(state.checkpoints, default=0)
+        state.read = known.take(to)
+        if not to:
+            del self.states[session]
+        return Aligned(to, cut)
+
+    def read_chunk(self, session: str, known: Ids) -> int:
+        self._begin("read_chunk", session)
+        state = self.states.get(session) or FakeState()
+        start = len(state.read)
+        assert state.read.common_prefix(known) == start, "align first"
+        assert len(known) >= start + self.grid, "no whole chunk"
+        self._room(1 if start else 2)
+        state.read = known.take(start + self.grid)
+        self.states[session] = state
+        return start + self.grid
+
+    def checkpoint(self, session: str) -> str:
+        self._begin("checkpoint", session)
+        state = self.states[session]
+        if len(state.read) not in state.checkpoints:
+            if len(state.checkpoints) < MAX_CHECKPOINTS:
+                self._room(1)
+            state.checkpoints = [*state.checkpoints, len(state.read)][-MAX_CHECKPOINTS:]
+        return self.hash_of(state.read)
+
+    def ask(
+        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+    ) -> tuple[float, ...]:
+        self._begin("ask", session)
+        state = self.states.get(session) or FakeState()
+        self._room(1)
+        return self.answer_to([*state.read, *tail, *question], letters)
+
+    def digest(self, session: str) -> str:
+        self._begin("digest", session)
+        state = self.states.get(session)
+        return self.hash_of(state.read if state else EMPTY)
+
+    def export(self, session: str, *, limit_bytes: int) -> bytes:
+        self._begin("export", session)
+        state = self.states.get(session) or FakeState()
+        if 4 * len(state.read) > limit_bytes:
+            raise TooLargeError("too large", limit=limit_bytes)
+        return state.read.to_bytes()
+
+    def drop(self, session: str) -> int:
+        self._begin("drop", session)
+        before = self.used
+        self.states.pop(session, None)
+        return before - self.used
+
+    def state_stats(self, session: str) -> StateStats | None:
+        state = self.states.get(session)
+        if state is None:
+            return None
+        pages = len(state.read) // self.grid
+        units = pages + 1 + len(state.checkpoints)
+        return StateStats(len(state.read), pages, units, tuple(state.checkpoints))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self.used, self.peak, self.cap, 0, len(self.states))
+
+    def close(self) -> None:
+        self.states.clear()
+        self.closed += 1
+
+    @property
+    def used(self) -> int:
+        """Units taken."""
+        return sum(len(s.read) // self.grid + 1 + len(s.checkpoints) for s in self.states.values())
+
+    def chunks(self, session: str | None = None) -> int:
+        """Chunks begun, of one session or of all."""
+        return sum(
+            method == "read_chunk" and session in (None, name) for method, name in self.calls
+        )
+
+    @staticmethod
+    def hash_of(ids: Ids) -> str:
+        """The digest of a state that read exactly these ids."""
+        return blake2b(ids.to_bytes(), digest_size=8).hexdigest()
+
+    @staticmethod
+    def answer_to(ids: Sequence[int], letters: Sequence[int]) -> tuple[float, ...]:
+        """What ``ask`` gives on top of these ids: a distribution that depends on all of them."""
+        seed = blake2b(Ids.of(ids).to_bytes(), digest_size=4 * len(letters)).digest()
+        parts = [1 + int.from_bytes(seed[4 * i : 4 * i + 4], "big") for i in range(len(letters))]
+        return tuple(part / sum(parts) for part in parts)
+
+    def _begin(self, method: str, session: str) -> None:
+        self.calls.append((method, session))
+        self.before(method, session)
+
+    def _room(self, units: int) -> None:
+        if self.used + units > self.cap:
+            raise OutOfRoomError(f"{self.used} of {self.cap} units are taken, {units} are wanted")
+        self.peak = max(self.peak, self.used + units)
+
+
+class InlineDevice(DeviceThread):
+    """The device thread's laws without a thread: for virtual time.
+
+    A job takes ``job_s`` of the loop's time and happens at its end; jobs go one at a time, in
+    order. ``begun`` counts the jobs that got the device.
+    """
+
+    def __init__(self, job_s: float = 0.0) -> None:
+        self.job_s = job_s
+        self.begun = 0
+        self._line = asyncio.Lock()
+        self._shut = False
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``job`` at the end of its time."""
+        if self._shut:
+            raise ShutDownError("the device thread is closed")
+        async with self._line:
+            self.begun += 1
+            busy = asyncio.ensure_future(asyncio.sleep(self.job_s))
+            cancelled = False
+            while not busy.done():
+                try:
+                    await asyncio.shield(busy)
+                except asyncio.CancelledError:
+                    cancelled = True
+            result = job(*args, **kwargs)
+            if cancelled:
+                raise asyncio.CancelledError
+            return result
+
+    async def close(self) -> None:
+        """Wait for the jobs that were given."""
+        self._shut = True
+        async with self._line:
+            return
+
+
+def fake_vocabulary() -> Vocabulary:
+    """Bytes are ids 0 to 255; the chat's special ids lie above."""
+    names = (
+        *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"),
+        *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+    )
+    codec = PlainCodec(
+        encode=lambda text: list(text.encode()),
+        decode=lambda ids: bytes(ids).decode(errors="replace"),
+        ids=frozenset(range(256)),
+    )
+    return Vocabulary(codec, {name: 256 + i for i, name in enumerate(names)}, "fake")
+
+
+class FlakyJournal(MemoryJournal):
+    """A journal in memory whose commits fail when ``fails`` says so.
+
+    Attributes:
+        fails: asked before each commit, with its drafts.
+        commit_s: how long a commit takes.
+        gate: an unset event holds commits back.
+    """
+
+    def __init__(self, *, pending_limit: int = 8192, commit_s: float = 0.0) -> None:
+        super().__init__(pending_limit=pending_limit)
+        self.fails: Callable[[Sequence[Submission]], bool] = lambda _group: False
+        self.commit_s = commit_s
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failed = 0
+
+    async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
+        if self.commit_s:
+            await asyncio.sleep(self.commit_s)
+        await self.gate.wait()
+        if self.fails(group):
+            self.failed += 1
+            raise JournalError("the commit failed, as the test asked")
+        return await super()._commit(group)
+
+
+def script(outcomes: Sequence[bool]) -> Callable[[Sequence[Submission]], bool]:
+    """Fail the commits whose turn is True; the ones after the script succeed."""
+    left: Iterator[bool] = iter(outcomes)
+    return lambda _group: next(left, False)
+
+
+async def all_entries(journal: MemoryJournal, session: str | None = None) -> list[Entry]:
+    """Everything committed, in order."""
+    return [entry async for entry in journal.entries(session=session)]
+
+
+def events_of(drafts: Sequence[Draft]) -> list[object]:
+    """The events alone."""
+    return [draft.event for draft in drafts]
+
+
+async def settle(*awaitables: Awaitable[Any]) -> list[Any]:
+    """The results or exceptions of all, once all are done."""
+    return await asyncio.gather(*awaitables, return_exceptions=True)
