@@ -52,7 +52,7 @@ class SqliteJournal(JournalReader):
         super().__init__(path)
         self._path = path
         self._parts = parts
-        self._log = LogKeeper(parts.writer, parts.side)
+        self._log = LogKeeper(parts.writer, parts.side, parts.events.scrub)
         self._queue: WriteQueue[Submission, tuple[Entry, ...]] = WriteQueue(
             self._commit, limit=limit, limit_bytes=limit_bytes
         )

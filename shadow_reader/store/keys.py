@@ -38,8 +38,8 @@ class Keys:
         key = self._sessions.pop(name, None)
         if key is None:
             key = self._find("SELECT id FROM sessions WHERE name = ?", (name,)) or self._insert(
-                "INSERT INTO sessions(name, last_seq, last_at, events, erased)"
-                " VALUES (?, 0, 0, 0, 1)",
+                "INSERT INTO sessions(name, last_seq, last_at, events, erased, dead_bytes)"
+                " VALUES (?, 0, 0, 0, 1, 0)",
                 (name,),
             )
             _make_room(self._sessions)
@@ -74,10 +74,9 @@ class Keys:
             self._kinds[tag] = key
         return key
 
-    def drop_turns(self, session: int) -> None:
-        """Remove the session's turns."""
-        self._db.execute("DELETE FROM turns WHERE session = ?", (session,))
-        self._turns = {at: key for at, key in self._turns.items() if at[0] != session}
+    def forget_session(self, name: str) -> None:
+        """The name no longer stands for the key that it had."""
+        self._sessions.pop(name, None)
 
     def _find(self, sql: str, values: tuple[object, ...]) -> int | None:
         row = self._db.execute(sql, values).fetchone()

@@ -130,6 +130,10 @@ def _statement(
         values["session"] = _session_key(db, query.session)
         source = "events e INDEXED BY events_by_session"
         where.append("e.session = :session")
+    elif db.execute("SELECT 1 FROM sessions WHERE name IS NULL LIMIT 1").fetchone():
+        where.append(
+            "NOT EXISTS (SELECT 1 FROM sessions d WHERE d.id = e.session AND d.name IS NULL)"
+        )
     if query.turn is not None:
         where.append(_turn_condition(db, query.turn, values))
     for name, comparison in (("since", "e.at >= :since"), ("until", "e.at < :until")):

@@ -6,6 +6,9 @@ journal appears whole under its name or not at all. Each migration is one transa
 An event's row holds keys instead of words: a session's id, a turn's id and a kind's tag stand once
 in a table of their own, so that an event costs its ids, its data and some forty bytes more.
 The view ``journal`` shows the rows with their words, for people with an SQLite shell.
+
+A session without a name is dead: its events' content is zeros, and nobody is shown them
+(``writer.py`` says why they are there at all, ``reclaim.py`` when they go).
 """
 
 from __future__ import annotations
@@ -31,12 +34,13 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             id INTEGER PRIMARY KEY, kind TEXT NOT NULL, version INTEGER NOT NULL,
             UNIQUE(kind, version)){_STRICT}""",
         f"""CREATE TABLE sessions(
-            id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, last_seq INTEGER NOT NULL,
-            last_at REAL NOT NULL, events INTEGER NOT NULL, erased INTEGER NOT NULL){_STRICT}""",
+            id INTEGER PRIMARY KEY, name TEXT UNIQUE, last_seq INTEGER NOT NULL,
+            last_at REAL NOT NULL, events INTEGER NOT NULL, erased INTEGER NOT NULL,
+            dead_bytes INTEGER NOT NULL){_STRICT}""",
         f"""CREATE TABLE turns(
             id INTEGER PRIMARY KEY, session INTEGER NOT NULL, turn TEXT NOT NULL,
-            first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL,
-            UNIQUE(session, turn)){_STRICT}""",
+            first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL){_STRICT}""",
+        "CREATE INDEX turns_by_session ON turns(session)",
         f"""CREATE TABLE events(
             seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, session INTEGER NOT NULL,
             turn INTEGER NOT NULL, kind INTEGER NOT NULL, data BLOB NOT NULL, ids BLOB){_STRICT}""",
@@ -46,7 +50,8 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             SELECT e.seq, e.at, coalesce(s.name, '') AS session, coalesce(t.turn, '') AS turn,
                    k.kind, k.version, CAST(e.data AS TEXT) AS data, e.ids
             FROM events e JOIN kinds k ON k.id = e.kind
-            LEFT JOIN sessions s ON s.id = e.session LEFT JOIN turns t ON t.id = e.turn""",
+            LEFT JOIN sessions s ON s.id = e.session LEFT JOIN turns t ON t.id = e.turn
+            WHERE e.session = 0 OR s.name IS NOT NULL""",
     ),
 )
 """Migration n lifts a file from version n to n + 1; a file's version is its ``user_version``."""

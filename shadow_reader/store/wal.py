@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -27,10 +28,18 @@ _RETRY_S: Final = (0.01, 1.0)
 
 
 class LogKeeper:
-    """Keeps one journal's log short; ``side`` is a connection that only copies."""
+    """Keeps one journal's log short.
 
-    def __init__(self, writer: Connection, side: Connection) -> None:
+    Args:
+        side: a connection that only copies.
+        scrub: the writer's job after an erasure; False: it must be done again.
+    """
+
+    def __init__(
+        self, writer: Connection, side: Connection, scrub: Callable[[sqlite3.Connection], bool]
+    ) -> None:
         self._writer = writer
+        self._scrub = scrub
         self._side = side
         self._size = 0
         self._copy_at = LOG_BYTES
@@ -97,7 +106,7 @@ class LogKeeper:
 
     async def _emptied(self) -> bool:
         try:
-            return await self._writer.run(empty_log)
+            return await self._writer.run(self._scrub)
         except sqlite3.Error:
             return False
 

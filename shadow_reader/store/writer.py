@@ -5,6 +5,10 @@ of it is there, not even for a reader who recovers the write-ahead log after a c
 
 Rows go in by statements of many rows each: every statement lets the interpreter's lock go and has
 to get it back, which a busy event loop makes slow.
+
+An erased session's rows are overwritten with zeros where they lie, and stay as dead rows until
+``reclaim.py`` leaves them out. Deleting them would make SQLite move other sessions' rows between
+pages, and what it moves stays behind as bytes that no later erasure finds.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from typing import Final, NamedTuple
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import Row, encode
 from shadow_reader.events.ids import ID_BYTES
+from shadow_reader.store import reclaim
 from shadow_reader.store.connection import empty_log
 from shadow_reader.store.keys import NO_NAME, Keys
-from shadow_reader.store.submission import Erasure, Submission
+from shadow_reader.store.submission import ROW_BYTES, Erasure, Submission
 
 _STATEMENT_ROWS: Final = (64, 16, 4, 1)
 _INSERTS: Final = {
@@ -31,6 +36,16 @@ _INSERTS: Final = {
 }
 _UPDATE_SESSION: Final = (
     "UPDATE sessions SET last_seq = ?, last_at = ?, events = events + ?, erased = ? WHERE id = ?"
+)
+
+_MEASURE: Final = (
+    "SELECT count(*), coalesce(sum(length(ids)), 0),"
+    " coalesce(sum(length(data) + coalesce(length(ids), 0)), 0) FROM events WHERE session = ?"
+)
+_OVERWRITE: Final = (  # values of the same length, so that no row is moved
+    "UPDATE events SET data = zeroblob(length(data)),"
+    " ids = CASE WHEN ids IS NULL THEN NULL ELSE zeroblob(length(ids)) END WHERE session = ?",
+    "UPDATE turns SET turn = printf('%.*c', length(CAST(turn AS BLOB)), '-') WHERE session = ?",
 )
 
 EventRow = tuple[int, float, int, int, int, bytes, bytes | None]
@@ -84,6 +99,18 @@ class EventWriter:
             raise
         return Written(entries, self.last_seq, self.last_seq - first)
 
+    def scrub(self, db: sqlite3.Connection) -> bool:
+        """Empty the log of what was erased, dead rows' room taken back when that is due.
+
+        Returns:
+            False while a reader still needs the log.
+        """
+        with suppress(sqlite3.Error):  # room that cannot be had now is had later
+            if reclaim.is_due(db):
+                reclaim.reclaim(db)
+                self._keys.forget()
+        return empty_log(db)
+
     def _take(self, submission: Submission) -> tuple[t.Entry, ...]:
         if isinstance(submission, Erasure):
             return (self._erase(submission.draft),)
@@ -107,18 +134,19 @@ class EventWriter:
 
     def _erase(self, draft: t.Draft) -> t.Entry:
         self._flush()
-        session = self._keys.session(draft.session)
-        events, size = self._db.execute(
-            "SELECT count(*), coalesce(sum(length(ids)), 0) FROM events WHERE session = ?",
-            (session,),
-        ).fetchone()
-        self._db.execute("DELETE FROM events WHERE session = ?", (session,))
-        self._keys.drop_turns(session)
-        self._db.execute("UPDATE sessions SET events = 0 WHERE id = ?", (session,))
-        self._touched.pop(session, None)
-        erased = t.SessionErased(events, size // ID_BYTES)
+        self._update_sessions()
+        dead = self._keys.session(draft.session)
+        events, ids, content = self._db.execute(_MEASURE, (dead,)).fetchone()
+        for statement in _OVERWRITE:
+            self._db.execute(statement, (dead,))
+        self._db.execute(
+            "UPDATE sessions SET name = NULL, dead_bytes = ? WHERE id = ?",
+            (content + events * ROW_BYTES, dead),
+        )
+        self._keys.forget_session(draft.session)
+        erased = t.SessionErased(events, ids // ID_BYTES)
         entry = self._add(replace(draft, event=erased), encode(erased))
-        self._touched[session].erased = True
+        self._touched[self._keys.session(draft.session)].erased = True
         return entry
 
     def _flush(self) -> None:
