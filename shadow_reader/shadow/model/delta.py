@@ -4,7 +4,9 @@ One value head keeps S [key_dim, value_dim]. Each token, with decay g <= 0 (log 
 
     S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   out <- S^T q / sqrt(key_dim)
 
-with q and k scaled to length one. Padding is zeros, which leave S as it is. All float32.
+with q and k scaled to length one. Padding is zeros, which leave S as it is. All float32, but
+for the running sums of g: their differences are taken in float64, or a long decay's rounding
+would spoil the short ones beside it.
 Mathematics: Yang et al., "Gated Delta Networks", 2024 (the WY form of a chunk's updates).
 """
 
@@ -14,7 +16,10 @@ import torch
 from torch.nn.functional import pad
 
 CHUNK = 64
+_BASE = 8
 _EPS = 1e-6
+_NOTHING = -200.0
+"""A log decay whose factor is zero in float32; anything below it is the same."""
 
 
 def naive_gated_delta(
@@ -63,72 +68,97 @@ def gated_delta(
         out [n, value_heads, value_dim] and the new state, both new tensors.
     """
     n, values, value_dim = v.shape
+    if n == 1:
+        return naive_gated_delta(q=q, k=k, v=v, g=g, beta=beta, state=state)
     keys, key_dim = k.shape[1:]
     group = values // keys
-    size = min(CHUNK, 1 << (n - 1).bit_length())
+    size = min(CHUNK, max(_BASE, 1 << (n - 1).bit_length()))
     chunks = -(-n // size)
+    blocks, wide = chunks * values, (chunks, keys, group, size, -1)
 
-    q = _chunked(q * _inverse_length(q).mul_(key_dim**-0.5), chunks, size)
-    k = _chunked(k * _inverse_length(k), chunks, size)
-    v = _chunked(v, chunks, size)
+    q = _chunked(q, chunks, size, _inverse_length(q).mul_(key_dim**-0.5))
+    k = _chunked(k, chunks, size, _inverse_length(k))
+    v = _chunked(v, chunks, size).view(blocks, size, value_dim)
     beta = _chunked(beta[:, :, None], chunks, size)
-    total = _chunked(g[:, :, None], chunks, size).cumsum(dim=2)
-    grown = total.exp()
+    decay, grown, leaving, kept = _decays(_chunked(g[:, :, None].double(), chunks, size))
 
-    # Decay from token j to token i of a chunk; above the diagonal it is cut off below.
-    decay = (total - total.transpose(2, 3)).clamp_(max=0).exp_()
-    decay = decay.view(chunks, keys, group, size, size)
-    system = (k @ k.transpose(2, 3))[:, :, None] * decay
+    # Above their diagonals these hold anything, infinities too: nothing there is read.
+    flat_q, flat_k = q.view(-1, size, key_dim), k.view(-1, size, key_dim)
+    transposed = flat_k.transpose(1, 2)
+    system = torch.bmm(flat_k, transposed).view(chunks, keys, 1, size, size) * decay.view(wide)
     system = system.view(chunks, values, size, size).mul_(beta)
-    solved = invert_unit_lower(system)
-    reads = (q @ k.transpose(2, 3))[:, :, None] * decay
-    reads = reads.view(chunks, values, size, size).tril_()
+    reads = torch.bmm(flat_q, transposed).view(chunks, keys, 1, size, size) * decay.view(wide)
+    reads = reads.view(blocks, size, size).tril_()
+    solved = invert_unit_lower(system.view(blocks, size, size)).view(system.shape)
 
-    # What each token writes if S were zero, and what it takes off for the S it meets.
-    written = (solved * beta.transpose(2, 3)) @ v
-    wide_k = _widen(k, group)
-    meets = torch.empty(chunks, values, 2 * size, key_dim, dtype=v.dtype, device=v.device)
-    torch.matmul(solved * (beta * grown).transpose(2, 3), wide_k, out=meets[:, :, :size])
-    torch.mul(_widen(q, group), grown, out=meets[:, :, size:])
+    # What each token would write were S zero, and the key that takes off what S already tells.
+    meets = (solved * (beta * grown).transpose(2, 3)).view(-1, group * size, size)
+    meets = torch.bmm(meets, flat_k).view(chunks, values, size, key_dim)
+    writes = solved.mul_(beta.transpose(2, 3)).view(blocks, size, size)
+    writes = torch.bmm(writes, v).view(chunks, values, size, value_dim)
+    enters = (k[:, :, None] * leaving.view(wide)).view(meets.shape).transpose(2, 3)
 
-    last = total[:, :, -1:]
-    leaving = (wide_k * (last - total).exp()).transpose(2, 3)
-    kept = last.exp()
-    met = torch.empty(chunks, values, 2 * size, value_dim, dtype=v.dtype, device=v.device)
-    for c in range(chunks):
-        torch.bmm(meets[c], state, out=met[c])
-        written[c].sub_(met[c, :, :size])
-        state = torch.baddbmm(state * kept[c], leaving[c], written[c])
-    out = met[:, :, size:] + reads @ written
-    return out.transpose(1, 2).reshape(chunks * size, values, value_dim)[:n], state
+    states = state.new_empty(chunks + 1, *state.shape)
+    states[0] = state
+    steps = zip(writes, meets, enters, kept, states[:-1], states[1:], strict=True)
+    for write, meet, enter, keep, before, after in steps:
+        write.baddbmm_(meet, before, alpha=-1)
+        torch.mul(before, keep, out=after).baddbmm_(enter, write)
+
+    asks = (q[:, :, None] * grown.view(wide)).view(blocks, size, key_dim)
+    out = torch.bmm(asks, states[:-1].view(blocks, key_dim, value_dim))
+    out = out.baddbmm_(reads, writes.view(v.shape)).view(chunks, values, size, value_dim)
+    out = out.transpose(1, 2).reshape(chunks * size, values, value_dim)
+    return out[:n], states[-1].clone()
 
 
 def invert_unit_lower(system: torch.Tensor) -> torch.Tensor:
-    """Inverse of I + the strictly lower part of ``system`` [..., s, s], s a power of two.
+    """Inverse of I + the strictly lower part of each of ``system`` [b, s, s], s = 8, 16, 32, ...
 
-    Diagonal blocks are inverted and joined, two by two, until one is left: as stable as
-    forward substitution, in a few batched products.
+    Blocks of 8 on the diagonal by the finite series (I - A)(I + A^2)(I + A^4), then joined two
+    by two: within a few roundings of forward substitution, in few batched products.
     """
-    size = system.shape[-1]
-    lower = system.reshape(-1, size, size)
-    inverse = torch.eye(size, dtype=system.dtype, device=system.device)
-    inverse = inverse.expand_as(lower).contiguous()
-    block = 1
+    batch, size = system.shape[:2]
+    inverse = torch.zeros_like(system)
+    power = _diagonal(system, _BASE).tril(-1).view(-1, _BASE, _BASE)
+    series = torch.eye(_BASE, dtype=system.dtype, device=system.device) - power
+    for _ in range(_BASE.bit_length() - 2):
+        power = torch.bmm(power, power)
+        series = torch.baddbmm(series, series, power)
+    _diagonal(inverse, _BASE).copy_(series.view(batch, -1, _BASE, _BASE))
+    block = _BASE
     while block < size:
-        pairs = lower.shape[0], size // (2 * block), 2 * block, 2 * block
-        joint = _diagonal(inverse, pairs)
-        corner = _diagonal(lower, pairs)[..., block:, :block]
-        joint[..., block:, :block] = -(
-            joint[..., block:, block:] @ corner @ joint[..., :block, :block]
-        )
+        joint = _diagonal(inverse, 2 * block)
+        corner = _diagonal(system, 2 * block)[:, :, block:, :block].reshape(-1, block, block)
+        first = joint[:, :, :block, :block].reshape(-1, block, block)
+        second = joint[:, :, block:, block:].reshape(-1, block, block)
+        corner = torch.bmm(torch.bmm(second, corner), first).neg_()
+        joint[:, :, block:, :block] = corner.view(batch, -1, block, block)
         block *= 2
-    return inverse.view(system.shape)
+    return inverse
 
 
-def _diagonal(matrices: torch.Tensor, shape: tuple[int, int, int, int]) -> torch.Tensor:
-    """The blocks on the diagonal of [b, s, s] as a view [b, blocks, size, size]."""
+def _decays(
+    g: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Decay factors, float32, of log decays [chunks, heads, size, 1] in float64.
+
+    From token j to token i [.., size, size] (below and on the diagonal); from the chunk's start
+    to i and from i to its end [.., size, 1]; over the whole chunk [.., 1, 1].
+    """
+    total = g.clamp(min=_NOTHING).cumsum(dim=2)
+    size = g.shape[2]
+    between = torch.empty(*g.shape[:2], size, size, dtype=torch.float32, device=g.device)
+    torch.sub(total, total.transpose(2, 3), out=between)
+    grown = total.float().exp_()
+    leaving = (total[:, :, -1:] - total).float().exp_()
+    return between.exp_(), grown, leaving, grown[:, :, -1:]
+
+
+def _diagonal(matrices: torch.Tensor, size: int) -> torch.Tensor:
+    """The blocks on the diagonal of [b, s, s] as a view [b, s / size, size, size]."""
     batch, row, column = matrices.stride()
-    size = shape[2]
+    shape = matrices.shape[0], matrices.shape[1] // size, size, size
     return matrices.as_strided(shape, (batch, size * (row + column), row, column))
 
 
@@ -141,14 +171,17 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
     return x * _inverse_length(x)
 
 
-def _widen(x: torch.Tensor, group: int) -> torch.Tensor:
-    """[c, key_heads, s, d] as [c, value_heads, s, d]."""
-    return x if group == 1 else x.repeat_interleave(group, dim=1)
-
-
-def _chunked(x: torch.Tensor, chunks: int, size: int) -> torch.Tensor:
-    """[n, heads, d] as a new contiguous [chunks, heads, size, d], zeros past n."""
-    n, heads, dim = x.shape
-    if n < chunks * size:
-        x = pad(x, (0, 0, 0, 0, 0, chunks * size - n))
-    return x.reshape(chunks, size, heads, dim).transpose(1, 2).contiguous()
+def _chunked(
+    x: torch.Tensor, chunks: int, size: int, scale: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[n, heads, d] (times ``scale``) as a new contiguous [chunks, heads, size, d], zero past n."""
+    lacking = chunks * size - x.shape[0]
+    if lacking:
+        x = pad(x, (0, 0, 0, 0, 0, lacking))
+    x = x.view(chunks, size, *x.shape[1:]).transpose(1, 2)
+    if scale is None:
+        return x.contiguous()
+    if lacking:
+        scale = pad(scale, (0, 0, 0, 0, 0, lacking))
+    scale = scale.view(chunks, size, -1, 1).transpose(1, 2)
+    return torch.mul(x, scale, out=x.new_empty(x.shape))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model.parameters import ParameterBuilder
+from shadow_reader.shadow.model.checkpoint import Checkpoint
+from shadow_reader.shadow.model.hash_cache import HashCache, files_key
+from shadow_reader.shadow.model.parameters import ParameterBuilder, Read
 from shadow_reader.shadow.model.qwen35 import Qwen35
 from shadow_reader.shadow.model.random_weights import PREFIX, RandomWeights
 from shadow_reader.shadow.model.weights_hash import WeightsHash
@@ -28,7 +30,7 @@ def load_model(
         spec: ``random:tiny``, ``random:0.8B``, ``random:2B``, ``random:4B``, or a model folder.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         dtype: of the weights and activations; float32 on the CPU and bfloat16 on CUDA if None.
-        cache_dir: where weight hashes are remembered by file size and time; None: nowhere.
+        cache_dir: where a folder's hash is remembered by file size and time; None: nowhere.
 
     Raises:
         ModelError: unknown name or device; a folder that is missing, incomplete, broken, or of
@@ -38,26 +40,60 @@ def load_model(
     if dtype is None:
         dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        if not spec.startswith(PREFIX):
-            raise ModelError(f"no model folder at {spec}", path=spec)
-        source = RandomWeights(spec, pool)
-        hashed = WeightsHash(source.config, pool)
+        if spec.startswith(PREFIX):
+            return _load_random(spec, target, dtype, pool)
+        return _load_folder(Path(spec), target, dtype, cache_dir, pool)
 
-        def read(name: str) -> torch.Tensor:
-            tensor = source.read(name)
-            hashed.add(name, tensor)
-            return tensor
 
-        builder = ParameterBuilder(source.config, read, device=target, dtype=dtype)
-        parameters = builder.build()
+def _load_random(spec: str, device: torch.device, dtype: torch.dtype, pool: Executor) -> Qwen35:
+    source = RandomWeights(spec, pool)
+    hashed = WeightsHash(source.config, pool)
+    builder = ParameterBuilder(
+        source.config, _hashing(source.read, hashed), device=device, dtype=dtype
+    )
     return Qwen35(
         config=source.config,
-        parameters=parameters,
-        device=target,
+        parameters=builder.build(),
+        device=device,
         dtype=dtype,
         name=spec,
         weights_hash=hashed.hexdigest(),
     )
+
+
+def _load_folder(
+    path: Path, device: torch.device, dtype: torch.dtype, cache_dir: Path | None, pool: Executor
+) -> Qwen35:
+    source = Checkpoint(path)
+    key = files_key(source.config, source.files)
+    cache = HashCache(cache_dir) if cache_dir is not None else None
+    digest = cache.get(key) if cache is not None else None
+    hashed = WeightsHash(source.config, pool)
+    read = source.read if digest is not None else _hashing(source.read, hashed)
+    parameters = ParameterBuilder(source.config, read, device=device, dtype=dtype).build()
+    if files_key(source.config, source.files) != key:
+        raise ModelError(f"{path} was changed while it was read", path=str(path))
+    if digest is None:
+        digest = hashed.hexdigest()
+        if cache is not None:
+            cache.put(key, digest)
+    return Qwen35(
+        config=source.config,
+        parameters=parameters,
+        device=device,
+        dtype=dtype,
+        name=path.resolve().name,
+        weights_hash=digest,
+    )
+
+
+def _hashing(read: Read, hashed: WeightsHash) -> Read:
+    def read_and_hash(name: str) -> torch.Tensor:
+        tensor = read(name)
+        hashed.add(name, tensor)
+        return tensor
+
+    return read_and_hash
 
 
 def _device(device: str) -> torch.device:

@@ -133,4 +133,4 @@ class ParameterBuilder:
         return torch.cat(parts).contiguous()
 
     def _vector(self, name: str) -> torch.Tensor:
-        return self._read(name).to(self._device, torch.float32)
+        return self._read(name).to(self._device, torch.float32, copy=True)
