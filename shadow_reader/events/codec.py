@@ -81,8 +81,11 @@ def encode(event: t.Event) -> Row:
     """
     cls = type(event)
     kind = _KIND_OF[cls]
-    data = {name: getattr(event, name) for name in _CHECKS[cls]}
-    _check_values(cls, kind, data, InvalidInputError)
+    data = {}
+    for name, check in _CHECKS[cls].items():
+        data[name] = value = getattr(event, name)
+        if not check(value):
+            raise _wrong_value(kind, name, value, InvalidInputError)
     try:
         blob = orjson.dumps(data)
     except orjson.JSONEncodeError as error:
@@ -147,10 +150,11 @@ def _build(cls: type[t.Event], row: Row, data: Data) -> t.Event:
             kind=row.kind,
             fields=wrong,
         )
-    for name, value in data.items():
-        if type(value) is list:
-            data[name] = tuple(value)
-    _check_values(cls, row.kind, data, JournalFormatError)
+    for name, check in _CHECKS[cls].items():
+        if type(data[name]) is list:
+            data[name] = tuple(data[name])
+        if not check(data[name]):
+            raise _wrong_value(row.kind, name, data[name], JournalFormatError)
     if (cls in _HAS_IDS) != (row.ids is not None):
         raise JournalFormatError(f"{row.kind} event has ids where none belong, or lacks them")
     if row.ids is not None:
@@ -161,13 +165,9 @@ def _build(cls: type[t.Event], row: Row, data: Data) -> t.Event:
     return cls(**data)
 
 
-def _check_values(cls: type[t.Event], kind: str, data: Data, error: type[ShadowError]) -> None:
-    for name, check in _CHECKS[cls].items():
-        if not check(data[name]):
-            found = repr(data[name])[:80]
-            raise error(
-                f"{kind} event: {name} cannot be {found}", kind=kind, field=name, found=found
-            )
+def _wrong_value(kind: str, name: str, value: object, error: type[ShadowError]) -> ShadowError:
+    found = repr(value)[:80]
+    return error(f"{kind} event: {name} cannot be {found}", kind=kind, field=name, found=found)
 
 
 def _holds_ids(event: t.Event) -> TypeGuard[t.Prompt | t.Output | t.Question]:

@@ -10,7 +10,7 @@ import sqlite3
 from typing import Final
 
 MAX_REMEMBERED: Final = 8192
-"""Sessions, and turns, whose keys are remembered; the one used longest ago goes first."""
+"""Sessions, and turns, whose keys are remembered; the oldest goes first."""
 
 NO_NAME: Final = 0
 """The key of the empty session and the empty turn; it has no row."""
@@ -35,7 +35,7 @@ class Keys:
         """The session's key."""
         if not name:
             return NO_NAME
-        key = self._sessions.pop(name, None)
+        key = self._sessions.get(name)
         if key is None:
             key = self._find("SELECT id FROM sessions WHERE name = ?", (name,)) or self._insert(
                 "INSERT INTO sessions(name, last_seq, last_at, events, erased, dead_bytes)"
@@ -43,7 +43,7 @@ class Keys:
                 (name,),
             )
             _make_room(self._sessions)
-        self._sessions[name] = key
+            self._sessions[name] = key
         return key
 
     def turn(self, session: int, turn: str, seq: int) -> int:
@@ -51,7 +51,7 @@ class Keys:
         if not turn:
             return NO_NAME
         at = (session, turn)
-        key = self._turns.pop(at, None)
+        key = self._turns.get(at)
         if key is None:
             key = self._find(
                 "SELECT id FROM turns WHERE session = ? AND turn = ?", at
@@ -60,7 +60,7 @@ class Keys:
                 (*at, seq),
             )
             _make_room(self._turns)
-        self._turns[at] = key
+            self._turns[at] = key
         return key
 
     def kind(self, kind: str, version: int) -> int:

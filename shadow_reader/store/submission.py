@@ -14,6 +14,8 @@ from shadow_reader.errors import InvalidInputError
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import Row, encode
 
+_OF_ENGINE: Final = (t.EngineLoaded, t.EngineStopped)
+
 ROW_BYTES: Final = 48
 """What a row costs beside its data and ids, about; for the bound on what waits."""
 
@@ -70,12 +72,13 @@ def check_envelope(draft: t.Draft) -> None:
     Raises:
         InvalidInputError: names the field and what was found.
     """
-    of_engine = isinstance(draft.event, t.EngineLoaded | t.EngineStopped)
+    of_engine = type(draft.event) in _OF_ENGINE
     assert of_engine == (not draft.session), "engine events, and only they, have no session"
     if not math.isfinite(draft.at):
         raise InvalidInputError(f"at must be finite, not {draft.at}", field="at")
-    _check_text(draft.session, "session")
-    _check_text(draft.turn, "turn")
+    for field, value in (("session", draft.session), ("turn", draft.turn)):
+        if not value.isascii():
+            _check_text(value, field)
 
 
 def row_size(row: Row) -> int:
@@ -84,8 +87,6 @@ def row_size(row: Row) -> int:
 
 
 def _check_text(value: str, field: str) -> None:
-    if value.isascii():
-        return
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -1,0 +1,35 @@
+"""One event of every kind and version, with values that show every field's place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
+
+SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
+    ("session.opened", 1): t.SessionOpened(),
+    ("session.erased", 1): t.SessionErased(event_count=12, id_count=3456),
+    ("prompt", 1): t.Prompt(keep=512, ids=Ids.of([0, 1, 248_319, 2**32 - 1]), router="kéy/low"),
+    ("first_token", 1): t.FirstToken(),
+    ("output", 1): t.Output(offset=7, ids=Ids.of([42])),
+    ("turn.ended", 1): t.TurnEnded("superseded", unsure=True),
+    ("rewind", 1): t.Rewind(cut=1300, to=1024, reread=276),
+    ("read", 1): t.Read(start=1024, stop=2048, window="ration", ms=12.5),
+    ("checkpoint", 1): t.Checkpoint(position=2048, digest="d1-9f", engine="tiny@cpu"),
+    ("dropped", 1): t.Dropped("cap", committed=1536),
+    ("question", 1): t.Question("q1", "router", 99, Ids.of([5, 6]), ("low", "high")),
+    ("answer", 1): t.Answer("q1", "low", (0.75, 0.25), 99, 3, lag_ms=20.25, forward_ms=5.5),
+    ("question.ended", 1): t.QuestionEnded("q1", "cancelled"),
+    ("engine.loaded", 1): t.EngineLoaded(
+        engine="tiny@cpu",
+        model="random:tiny",
+        weights="ab12",
+        grid=512,
+        dtype="float32",
+        device="cpu",
+        build="torch-2.13",
+        layout=1,
+    ),
+    ("engine.stopped", 1): t.EngineStopped("closed"),
+}
