@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import TracebackType
@@ -36,7 +37,7 @@ from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.jobs import StateDigest
-from shadow_reader.shadow.lease import Lease
+from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
@@ -50,6 +51,7 @@ from shadow_reader.shadow.status import (
     session_status,
     totals,
 )
+from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
 from shadow_reader.store.journal import SqliteJournal
 
@@ -95,6 +97,7 @@ class Runtime:
         self.lease = Lease(self.clock)
         self._given = (engine, journal, vocabulary)
         self._parts: _Parts | None = None
+        self._erasing: set[asyncio.Task[Erased]] = set()
         self._stack = AsyncExitStack()
         self._state: ServiceState = "closing"
         self._reason = "not started"
@@ -108,9 +111,13 @@ class Runtime:
         """
         self._started_s = self.clock.monotonic()
         async with AsyncExitStack() as stack:
+            # Last of all: an erasure may wait for the journal's closing.
+            stack.push_async_callback(self._settle_erasures)
             parts = await self._make(stack)
             self._parts = parts
             self._state, self._reason = "off", NO_MODEL
+            watch = watch_turns(parts.sessions, self.settings.turn_timeout_s)
+            stack.push_async_callback(_stop_task, asyncio.create_task(watch, name="turn watch"))
             if parts.engine is not None:
                 self._state, self._reason = "ready", ""
                 self._start_reader(parts, parts.engine)
@@ -168,12 +175,18 @@ class Runtime:
         return await (await self.sessions.end(session, turn, reason=reason, produced=produced))
 
     async def erase(self, session: str) -> Erased:
-        """Remove the session: events, ids and state."""
-        parts = self._running()
+        """Remove the session: events, ids and state. Once begun it goes through to the end."""
+        erasing = asyncio.create_task(self._erase(self._running(), session), name="erase")
+        self._erasing.add(erasing)
+        erasing.add_done_callback(self._erasing.discard)
+        return await asyncio.shield(erasing)
+
+    async def _erase(self, parts: _Parts, session: str) -> Erased:
         erased = await parts.sessions.erase(session)
         parts.line.fail_session(session, NotFoundError("the session was erased", field="session"))
         if parts.reader:
-            await parts.reader.forget(session)
+            with suppress(ShutDownError):  # the engine closes, and all states with it
+                await parts.reader.forget(session)
         return erased
 
     # -- what is asked ------------------------------------------------------------------------
@@ -256,7 +269,8 @@ class Runtime:
         self._reading()
         parts = self._running()
         assert parts.engine is not None
-        found = await parts.device.run(jobs.digest, parts.engine, session)
+        async with self.lease.hold(Rank.SUMMARY, "digest"):
+            found = await parts.device.run(jobs.digest, parts.engine, session)
         if found is None:
             raise _no_state(session)
         return found
@@ -270,10 +284,14 @@ class Runtime:
         self._reading()
         parts = self._running()
         assert parts.engine is not None
-        if parts.engine.state_stats(session) is None:
+        limit_bytes = self.settings.export_bytes
+        async with self.lease.hold(Rank.SUMMARY, "export"):
+            found = await parts.device.run(
+                partial(jobs.export, parts.engine, session, limit_bytes=limit_bytes)
+            )
+        if found is None:
             raise _no_state(session)
-        job = partial(parts.engine.export, session, limit_bytes=self.settings.export_bytes)
-        return await parts.device.run(job)
+        return found
 
     def journal_entries(self, **filters: Any) -> AsyncIterator[t.Entry]:
         """Committed entries; the filters are those of ``Journal.entries``."""
@@ -333,7 +351,6 @@ class Runtime:
             clock=self.clock,
             turns_block=self.settings.foreground == "turns",
             burst_s=self.settings.burst_s,
-            turn_timeout_s=self.settings.turn_timeout_s,
         )
         parts.reader = reader
         parts.sessions.on_change = reader.wake
@@ -343,8 +360,7 @@ class Runtime:
     async def _read(self, parts: _Parts, reader: Reader) -> None:
         """Run the reader. If it dies, that is a bug of ours: say so, and go on journaling."""
         try:
-            await reader.take_up_recent(parts.journal)
-            await reader.run()
+            await reader.run(parts.journal)
         except Exception as error:
             log.exception("the reader stopped")
             self._state, self._reason = "failed", f"the reader stopped: {error!r}"
@@ -356,6 +372,10 @@ class Runtime:
         if parts.reader and parts.task:
             parts.reader.stop()
             await asyncio.gather(parts.task, return_exceptions=True)
+        await parts.line.settle()
+
+    async def _settle_erasures(self) -> None:
+        await asyncio.gather(*self._erasing, return_exceptions=True)
 
     async def _journal_engine(self, journal: Journal, engine: Engine) -> None:
         loaded = t.EngineLoaded(engine=engine.identity.engine, **asdict(engine.identity))
@@ -383,10 +403,20 @@ class Runtime:
 
 
 def _build_engine(settings: Settings) -> Engine:
-    """Made on the device thread: torch keeps some of its state by thread."""
+    """Made on the device thread: torch keeps some of its state by thread.
+
+    OpenMP workers that spin while they wait starve everything else on a small CPU, and the reader
+    with it; the wait policy counts from the first import of torch on.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from shadow_reader.shadow.torch_engine import build_engine
 
     return build_engine(settings)
+
+
+async def _stop_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _no_state(session: str) -> NotFoundError:
