@@ -6,6 +6,8 @@ CONSTRAINTS ?= -c constraints.txt
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null \
 	&& echo $$p && break; done)
+# Workers that spin while they wait make tests crawl on a busy machine.
+export OMP_WAIT_POLICY := PASSIVE
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
