@@ -11,12 +11,26 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from shadow_reader.shadow.digest import LAYOUT
 from shadow_reader.shadow.engine import EngineIdentity
 from shadow_reader.shadow.model import Qwen35
+
+
+def _model_code() -> str:
+    hashed = blake2b(digest_size=6)
+    sources = list(files("shadow_reader.shadow.model").iterdir())
+    for file in sorted(sources, key=lambda file: file.name):
+        if file.name.endswith(".py"):
+            hashed.update(file.name.encode() + file.read_bytes())
+    return hashed.hexdigest()
+
+
+MODEL_CODE: Final = _model_code()
+"""A hash of the forward's own source: a version number does not change with every edit."""
 
 
 def identify(model: Qwen35, grid: int) -> EngineIdentity:
@@ -33,20 +47,9 @@ def identify(model: Qwen35, grid: int) -> EngineIdentity:
         grid=grid,
         dtype=str(model.dtype).removeprefix("torch."),
         device=place,
-        build=f"model {_model_code()} torch {torch.__version__} {arithmetic}",
+        build=f"model {MODEL_CODE} torch {torch.__version__} {arithmetic}",
         layout=LAYOUT,
     )
-
-
-@cache
-def _model_code() -> str:
-    """A hash of the forward's own source: a version number does not change with every edit."""
-    hashed = blake2b(digest_size=6)
-    sources = list(files("shadow_reader.shadow.model").iterdir())
-    for file in sorted(sources, key=lambda file: file.name):
-        if file.name.endswith(".py"):
-            hashed.update(file.name.encode() + file.read_bytes())
-    return hashed.hexdigest()
 
 
 @cache

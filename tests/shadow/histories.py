@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.engine import OutOfRoomError
@@ -32,7 +32,9 @@ from tests.shadow.states import (
 GRID = 64
 LONGEST = 9 * GRID + GRID // 2
 LETTERS = (5, 9, 11)
-CUTS = ("agree", "early", "late", "line", "before", "after", "anywhere", "shorter")
+CUTS = ("agree", "early", "late", "line", "before", "after", "mark", "below", "shorter")
+"""Where a prompt leaves the old one: at ids of that name, at a grid line or one off it, at a
+checkpoint or one below, or anywhere with nothing behind (shorter)."""
 
 T = TypeVar("T")
 
@@ -68,9 +70,12 @@ class Expected:
             self.checkpoints = [*self.checkpoints, len(self.read)][-6:]
 
 
-def cut_place(kind: str, length: int, where: int) -> int:
-    """A place in [0, length] of one kind; ``where`` chooses among those of a kind."""
+def cut_place(kind: str, expected: Expected, where: int) -> int:
+    """A place in the known ids of one kind; ``where`` chooses among those of a kind."""
+    length = len(expected.known)
     line = GRID * (where % (length // GRID + 1))
+    marks = expected.checkpoints or [line]
+    mark = marks[where % len(marks)]
     place = {
         "agree": length,
         "early": where % 4,
@@ -78,6 +83,8 @@ def cut_place(kind: str, length: int, where: int) -> int:
         "line": line,
         "before": line - 1,
         "after": line + 1,
+        "mark": mark,
+        "below": mark - 1,
     }.get(kind, where % (length + 1))
     return min(max(place, 0), length)
 
@@ -97,11 +104,11 @@ class Histories(RuleBasedStateMachine):
         self.expected: dict[str, Expected] = {}
         self.engine: TorchEngine
 
-    @initialize(spare_pages=st.integers(0, 24))
-    def start(self, spare_pages: int) -> None:
+    @initialize(spare=st.integers(0, 100))
+    def start(self, spare: int) -> None:
         config, dtype = self.model.config, self.model.dtype
         page_bytes = GRID * config.row_bytes(dtype.itemsize)
-        cap = least_bytes(config, dtype, GRID) + spare_pages * page_bytes
+        cap = least_bytes(config, dtype, GRID) + spare * page_bytes // 5
         self.engine = TorchEngine(
             self.model, grid=GRID, cap_bytes=cap if self.tight else 1 << 28, poison=True
         )
@@ -110,7 +117,7 @@ class Histories(RuleBasedStateMachine):
     def prompt(self, session: str, kind: str, where: int, more: int) -> None:
         expected = self.expected.setdefault(session, Expected())
         old = expected.known
-        cut = cut_place(kind, len(old), where)
+        cut = cut_place(kind, expected, where)
         new = old[:cut]
         if kind != "shorter":
             new += make_ids(more, where)
@@ -119,7 +126,6 @@ class Histories(RuleBasedStateMachine):
         expected.known = new[:LONGEST]
         self.aligned(session)
 
-    @precondition(lambda self: self.expected)
     @rule(session=sessions, more=st.integers(1, 130), seed=seeds)
     def output(self, session: str, more: int, seed: int) -> None:
         expected = self.expected.setdefault(session, Expected())
@@ -134,9 +140,8 @@ class Histories(RuleBasedStateMachine):
         assert (found.committed, found.cut) == expected.align()
         assert len(self.model.calls) == before
 
-    @precondition(lambda self: self.expected)
-    @rule(session=sessions, most=st.integers(1, 6))
-    def read(self, session: str, most: int) -> None:
+    @rule(session=sessions, most=st.integers(1, 9), mark_all=st.booleans())
+    def read(self, session: str, most: int, mark_all: bool) -> None:
         expected = self.expected.setdefault(session, Expected())
         known = Ids.of(expected.known)
         for _ in range(most):
@@ -150,8 +155,9 @@ class Histories(RuleBasedStateMachine):
             assert done == start + GRID
             assert self.model.calls[before:] == [(start, GRID)]
             expected.read = expected.known[:done]
+            if mark_all:
+                self.checkpoint(session)
 
-    @precondition(lambda self: self.expected)
     @rule(session=sessions, error=errors, stage=st.integers(0, 20))
     def read_fails(self, session: str, error: type[BaseException], stage: int) -> None:
         expected = self.expected.setdefault(session, Expected())
@@ -165,7 +171,6 @@ class Histories(RuleBasedStateMachine):
                 lambda: self.engine.read_chunk(session, known),
             )
 
-    @precondition(lambda self: self.expected)
     @rule(session=sessions)
     def checkpoint(self, session: str) -> None:
         expected = self.expected.setdefault(session, Expected())

@@ -69,6 +69,7 @@ def assert_like_fresh(engine: TorchEngine, session: str, known: Ids, model: Qwen
     stats = engine.state_stats(session)
     committed = stats.committed if stats else 0
     read_all(other, "fresh", Ids.of(known.array(0, committed)))
+    assert engine.digest(session) == other.digest("fresh")
     found, expected = tensors(engine, session), tensors(other, "fresh")
     assert found["rows"].shape[3] == committed
     assert not any(bool(t.isnan().any()) for t in found.values() if t.is_floating_point())

@@ -21,7 +21,6 @@ REAL_STAGES = (
     *("forward", "delta:0", "attention:0", "delta:1", "delta:2", "attention:1"),
     *("forwarded", "logits"),
 )
-_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
 class RealHistories(Histories):
@@ -44,21 +43,34 @@ class TightRealHistories(RealHistories):
     tight = True
 
 
-def _machine(machine: type[Histories], examples: int, steps: int) -> type:
-    case: type = machine.TestCase
+def run_as(machine: type[Histories], examples: int, steps: int, *, same: bool = True) -> type:
+    """A machine as a test class; ``same`` histories every time, or new ones."""
+    case: type = type(machine.__name__, (machine.TestCase,), {})
     case.settings = settings(  # type: ignore[attr-defined]  # made by hypothesis
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
-        suppress_health_check=_QUIET,
+        derandomize=same,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     return case
 
 
-TestLaws234RealModel = _machine(RealHistories, 20, 20)
-TestLaws234FakeModel = _machine(FakeHistories, 80, 40)
-TestLaw2UnderTightCapsFakeModel = _machine(TightFakeHistories, 80, 40)
-TestLaw2UnderTightCapsRealModel = _machine(TightRealHistories, 10, 20)
+TestLaws234RealModel = run_as(RealHistories, 12, 25)
+TestLaws234FakeModel = run_as(FakeHistories, 30, 30)
+TestLaw2UnderTightCapsFakeModel = run_as(TightFakeHistories, 30, 30)
+TestLaw2UnderTightCapsRealModel = run_as(TightRealHistories, 8, 25)
+
+
+@pytest.mark.slow
+class TestManyHistories:
+    """New ones at every run; a failure prints how to have it again."""
+
+    RealModel = run_as(RealHistories, 100, 50, same=False)
+    FakeModel = run_as(FakeHistories, 400, 60, same=False)
+    TightFakeModel = run_as(TightFakeHistories, 400, 60, same=False)
+    TightRealModel = run_as(TightRealHistories, 100, 50, same=False)
 
 
 def read_with_history(engine: TorchEngine, session: str) -> Ids:

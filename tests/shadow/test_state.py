@@ -188,7 +188,7 @@ def test_pages_are_hashed_only_when_a_digest_is_asked_for_and_once() -> None:
     assert [page.fingerprint for page in state.pages][:3] == remembered
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     part=st.sampled_from(["page", "recurrent", "conv"]),
     page=st.integers(0, 2),

@@ -241,7 +241,7 @@ def test_statistics_hold_together_on_any_thread() -> None:
     wrong: list[object] = []
 
     def watch() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.0005):
             stats, total = engine.state_stats("s"), engine.stats()
             if stats is not None:
                 seen.add(stats.committed)
