@@ -6,7 +6,9 @@ Laws:
 2. Nothing is read while the foreground is busy (a request holds or waits for the lease, or, unless
    the shadow has a device of its own, any turn runs).
 3. Then: the session an open question waits for, the session whose turn runs, the most recent one.
-4. Nobody starves: a session that waited longer than ``STARVED_S`` for a burst goes before 3.
+4. Nobody starves: of the sessions that waited longer than ``STARVED_S`` for a burst, the one that
+   waited longest goes before 3, but never twice in a row: a crowd that starves must not starve a
+   question.
 """
 
 from __future__ import annotations
@@ -55,12 +57,14 @@ class Situation:
     Attributes:
         lease_free: nobody holds or waits for the lease.
         turns_block: a running turn counts as foreground.
+        starved_last: the last burst went to a session because it starved.
     """
 
     now_s: float
     grid: int
     lease_free: bool
     turns_block: bool
+    starved_last: bool
     candidates: Sequence[Candidate]
     waiting: Sequence[Waiting]
 
@@ -74,9 +78,10 @@ class AnswerNext:
 
 @dataclass(frozen=True, slots=True)
 class ReadNext:
-    """Read a burst of this session."""
+    """Read a burst of this session; ``starved``: because it waited too long (law 4)."""
 
     session: str
+    starved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def plan(now: Situation) -> Action:
     """The next thing to do."""
     if not now.lease_free:
         return Rest("foreground")
-    question = _answerable(now)
+    question = answerable(now)
     if question is not None:
         return AnswerNext(question)
     behind = [c for c in now.candidates if c.known - c.committed >= now.grid and not c.blocked]
@@ -101,23 +106,27 @@ def plan(now: Situation) -> Action:
         return Rest("fresh")
     if now.turns_block and any(c.running for c in now.candidates):
         return Rest("foreground")
-    return ReadNext(_most_urgent(now, behind).session)
+    return _most_urgent(now, behind)
 
 
-def _answerable(now: Situation) -> str | None:
-    fresh = {c.session for c in now.candidates if c.known - c.committed < now.grid}
-    ready = [w for w in now.waiting if w.wait == "now" or w.session in fresh]
+def answerable(now: Situation) -> str | None:
+    """The question that can be answered before anything more is read, if there is one."""
+    fresh = {c.session: c.known - c.committed < now.grid for c in now.candidates}
+    ready = [w for w in now.waiting if w.session in fresh and (w.wait == "now" or fresh[w.session])]
     if not ready:
         return None
     return min(ready, key=lambda w: (w.wait != "now", w.asked_s)).question
 
 
-def _most_urgent(now: Situation, behind: Sequence[Candidate]) -> Candidate:
+def _most_urgent(now: Situation, behind: Sequence[Candidate]) -> ReadNext:
     starved = [c for c in behind if now.now_s - c.unserved_s > STARVED_S]
-    if starved:
-        return min(starved, key=lambda c: c.unserved_s)
-    asked = {w.session: w.asked_s for w in reversed(now.waiting)}
-    return min(
+    if starved and not now.starved_last:
+        longest = min(starved, key=lambda c: (c.unserved_s, c.session))
+        return ReadNext(longest.session, starved=True)
+    asked: dict[str, float] = {}
+    for w in now.waiting:
+        asked[w.session] = min(w.asked_s, asked.get(w.session, w.asked_s))
+    first = min(
         behind,
         key=lambda c: (
             asked.get(c.session, float("inf")),
@@ -126,3 +135,4 @@ def _most_urgent(now: Situation, behind: Sequence[Candidate]) -> Candidate:
             c.session,
         ),
     )
+    return ReadNext(first.session)

@@ -1,12 +1,14 @@
 """The line of questions that wait for an answer, and how somebody asks.
 
 Law: every question that was journaled ends in exactly one of: an answer, or an end that says why.
-Whoever asked may go away at any time; the question then ends as cancelled.
+Whoever asked may go away at any time; the question then ends as cancelled, unless its answer was on
+its way into the journal already.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -27,10 +29,12 @@ from shadow_reader.shadow.questions import (
     check_choices,
     compose_question,
 )
-from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.sessions import Receipt, Sessions
 from shadow_reader.shadow.vocabulary import Vocabulary
 
 MAX_TIMEOUT_S: Final = 3600.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,6 +53,9 @@ class QuestionLine:
     wake: Callable[[], None] = lambda: None
     _open: dict[str, OpenQuestion] = field(default_factory=dict)
     _closed: bool = False
+    _asking: int = 0
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask(
         self,
@@ -77,40 +84,15 @@ class QuestionLine:
             )
         checked = check_choices(choices)
         asked_s = self.clock.monotonic()
-        live = await self.sessions.load(session)
-        if live.tentative is None:
-            raise NotFoundError(f"no session {session!r}", field="session", found=session)
-        event, letters = compose_question(
-            question,
-            checked,
-            view=live.tentative,
-            vocabulary=self.vocabulary,
-            vocabulary_size=self.sessions.limits.vocabulary,
-        )
-        if self._closed:
-            raise ShutDownError("the service is closing")
-        receipt = await self.sessions.question(session, event)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        asked = OpenQuestion(Waiting(event.question, session, wait, asked_s), event, letters, reply)
+        patience = asyncio.timeout(limit_s)
         try:
-            await receipt
-            self._open[event.question] = asked
-            self.wake()
-            async with asyncio.timeout(limit_s):
-                return await reply
+            async with patience:
+                receipt, asked = await self._place(session, question, checked, wait, asked_s)
+                return await self._answered(receipt, asked, patience)
         except TimeoutError:
-            await self._give_up(asked, "timeout")
             raise AskTimeoutError(
                 f"no answer within {limit_s:g} s", field="timeout_s", limit=limit_s
             ) from None
-        except asyncio.CancelledError:
-            await asyncio.shield(self._give_up(asked, "cancelled"))
-            raise
-        except ShadowError:
-            await self._give_up(asked, "failed")
-            raise
-        finally:
-            self._open.pop(event.question, None)
 
     def waiting(self) -> tuple[Waiting, ...]:
         """The questions in line, as the plan sees them."""
@@ -119,10 +101,6 @@ class QuestionLine:
     def get(self, question: str) -> OpenQuestion | None:
         """An open question."""
         return self._open.get(question)
-
-    def urgent(self) -> bool:
-        """Whether a question wants its answer before more is read."""
-        return any(waiting.wait == "now" for waiting in self.waiting())
 
     def waits_for(self, session: str) -> bool:
         """Whether a question waits for this session."""
@@ -150,7 +128,14 @@ class QuestionLine:
         """Take no more questions and fail those that wait."""
         self._closed = True
         for question in tuple(self._open):
-            self.fail(question, ShutDownError("the service is closing"))
+            self.fail(question, _closing())
+
+    async def settle(self) -> None:
+        """After ``close``: wait until every question that was asked has its end on its way."""
+        while self._asking:
+            self._left.clear()
+            await self._left.wait()
+        await asyncio.gather(*self._ending)
 
     def _limit(self, timeout_s: float | None) -> float:
         if timeout_s is None:
@@ -164,7 +149,72 @@ class QuestionLine:
             )
         return timeout_s
 
+    async def _place(
+        self,
+        session: str,
+        question: object,
+        choices: tuple[str, ...],
+        wait: Literal["fresh", "now"],
+        asked_s: float,
+    ) -> tuple[Receipt, OpenQuestion]:
+        """Check the question and queue it for the journal; nothing is awaited after that."""
+        live = await self.sessions.load(session)
+        if live.tentative is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        event, letters = compose_question(
+            question,
+            choices,
+            view=live.tentative,
+            vocabulary=self.vocabulary,
+            limits=self.sessions.limits,
+        )
+        if self._closed:
+            raise _closing()
+        receipt = await self.sessions.question(session, event)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(event.question, session, wait, asked_s)
+        return receipt, OpenQuestion(waiting, event, letters, reply)
+
+    async def _answered(
+        self, receipt: Receipt, asked: OpenQuestion, patience: asyncio.Timeout
+    ) -> Reply:
+        """Join the line once the question is committed, and wait; whatever comes, it ends."""
+        question = asked.event.question
+        self._asking += 1
+        try:
+            await receipt
+            if self._closed:
+                raise _closing()
+            self._open[question] = asked
+            self.wake()
+            return await asked.reply
+        except asyncio.CancelledError:
+            await self._give_up(asked, "timeout" if patience.expired() else "cancelled")
+            raise
+        except ShadowError:
+            await self._give_up(asked, "failed")
+            raise
+        finally:
+            self._open.pop(question, None)
+            self._asking -= 1
+            self._left.set()
+
     async def _give_up(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
+        """Journal the end, also when whoever waits for it is cancelled meanwhile."""
         self._open.pop(asked.event.question, None)
+        ending = asyncio.create_task(self._end(asked, reason), name="end of a question")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        await asyncio.shield(ending)
+
+    async def _end(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
         event = t.QuestionEnded(asked.event.question, reason)
-        await self.sessions.record(asked.waiting.session, event)
+        try:
+            await self.sessions.record(asked.waiting.session, event)
+        except ShadowError as error:
+            # Its session is folded again before anything else is said of it; it ends then.
+            log.warning("the end of question %s is not journaled: %s", event.question, error)
+
+
+def _closing() -> ShutDownError:
+    return ShutDownError("the service is closing")

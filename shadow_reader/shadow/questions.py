@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from shadow_reader.errors import InvalidInputError, VocabularyError
+from shadow_reader.errors import InvalidInputError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
+from shadow_reader.events.decide import Limits
 from shadow_reader.events.ids import Ids, checked_ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.plan import Waiting
@@ -22,6 +23,8 @@ from shadow_reader.shadow.vocabulary import Vocabulary
 
 MAX_CHOICES: Final = 26
 MAX_CHOICE_CHARS: Final = 1000
+MAX_CHARS_AN_ID: Final = 8
+"""Text longer than this many characters an allowed id is refused before it costs an encoding."""
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -65,6 +68,10 @@ def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
     Raises:
         InvalidInputError: names the first choice that is wrong.
     """
+    if isinstance(choices, str):
+        raise InvalidInputError(
+            "choices must be a list of texts, not one text", field="choices", found="str"
+        )
     found = tuple(choices)
     if not 2 <= len(found) <= MAX_CHOICES:
         raise InvalidInputError(
@@ -101,7 +108,7 @@ def compose_question(
     *,
     view: SessionView,
     vocabulary: Vocabulary | None,
-    vocabulary_size: int,
+    limits: Limits,
 ) -> tuple[t.Question, tuple[int, ...]]:
     """Make the question's event and its letters' ids.
 
@@ -110,6 +117,7 @@ def compose_question(
 
     Raises:
         InvalidInputError: an empty question or bad ids. VocabularyError: there is no tokenizer.
+        TooLargeError: text that could not fit ``limits``.
     """
     if vocabulary is None:
         raise VocabularyError("this service has no vocabulary: questions need its letters")
@@ -117,10 +125,11 @@ def compose_question(
     if isinstance(question, str):
         if not question.strip():
             raise InvalidInputError("question must not be empty", field="question", limit=1)
+        _check_text_length(question, choices, limits)
         ids = Ids.of(_written(question, choices, view=view, vocabulary=vocabulary))
     else:
         ids = checked_ids(
-            question, field="question_ids", vocabulary=vocabulary_size, empty_ok=False
+            question, field="question_ids", vocabulary=limits.vocabulary, empty_ok=False
         )
     event = t.Question(uuid4().hex, "ask", len(view.known), ids, choices)
     return event, letters
@@ -154,6 +163,18 @@ def make_reply(
         forward_ms,
     )
     return event, reply
+
+
+def _check_text_length(question: str, choices: tuple[str, ...], limits: Limits) -> None:
+    chars = len(question) + sum(map(len, choices))
+    limit = MAX_CHARS_AN_ID * limits.question_ids
+    if chars > limit:
+        raise TooLargeError(
+            f"question and choices have {chars} characters; the limit is {limit}",
+            field="question",
+            found=chars,
+            limit=limit,
+        )
 
 
 def _written(

@@ -4,7 +4,7 @@ Laws:
 
 1. It reads only what is committed in the journal, and only on the grid.
 2. Before every chunk it looks whether somebody wants the device; a request waits one chunk at most.
-3. What it did is journaled in the order it did it.
+3. What it did is journaled in the order it did it, and only after the lease is let go.
 4. A session that fails is dropped and named in the status; the others go on.
 """
 
@@ -12,30 +12,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from shadow_reader.clock import Clock
-from shadow_reader.errors import JournalError, NotFoundError, ShadowError
+from shadow_reader.errors import (
+    BusyError,
+    JournalError,
+    NotFoundError,
+    ShadowError,
+    ShutDownError,
+)
 from shadow_reader.events import types as t
-from shadow_reader.events.ids import Ids
 from shadow_reader.events.log import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
 from shadow_reader.shadow.lease import Lease, Rank
-from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, plan
+from shadow_reader.shadow.logbook import Logbook
+from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, answerable, plan
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import OpenQuestion, make_reply
+from shadow_reader.shadow.residency import Residency
 from shadow_reader.shadow.roster import Roster, checkpoint_lines
 from shadow_reader.shadow.sessions import Sessions
 
 RECENT_SESSIONS: Final = 32
 """Sessions taken up again after a start, newest first."""
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +51,7 @@ class Reader:
 
     Args:
         turns_block: a running turn counts as foreground.
-        burst_s: longest time the lease is kept. turn_timeout_s: silence that ends a turn.
+        burst_s: the lease is let go at the first chunk's end after so long.
     """
 
     def __init__(
@@ -58,9 +65,9 @@ class Reader:
         clock: Clock,
         turns_block: bool,
         burst_s: float,
-        turn_timeout_s: float,
     ) -> None:
         self.roster = Roster(sessions, engine, clock)
+        self._residency = Residency(engine, device, self.roster, line)
         self._sessions = sessions
         self._engine = engine
         self._device = device
@@ -69,11 +76,11 @@ class Reader:
         self._clock = clock
         self._turns_block = turns_block
         self._burst_s = burst_s
-        self._turn_timeout_s = turn_timeout_s
         self._name = engine.identity.engine
         self._grid = engine.identity.grid
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()
+        self._starved_last = False
         self._closing = False
         lease.on_free(self.wake)
 
@@ -90,49 +97,68 @@ class Reader:
 
     async def forget(self, session: str) -> None:
         """Drop the session's state, once what runs on it is done."""
-        self.roster.forget(session)
-        await self._device.run(self._engine.drop, session)
+        await self._residency.forget(session)
 
     async def wait_fresh(self, session: str) -> None:
         """Wait until the session is fresh.
 
         Raises:
-            NotFoundError: there is no such session (any more).
+            NotFoundError: there is no such session (any more). ShutDownError: the reader stopped.
         """
-        while True:
+        while not self._closing:
             live = await self._sessions.load(session)
             if live.tentative is None:
                 raise NotFoundError(f"no session {session!r}", field="session", found=session)
             if not live.inflight and self.roster.fresh(live):
                 return
-            self.wake()
+            # No await between the look and the wait; whatever makes it fresh tells us.
             await self._moved.wait()
-
-    async def take_up_recent(self, journal: Journal) -> None:
-        """After a start: bring the sessions last heard of back into view."""
-        rows = await journal.recent_sessions(limit=RECENT_SESSIONS)
-        for row in reversed(rows):
-            await self._sessions.load(row.session)
-            self.wake()
+        raise ShutDownError("the reader has stopped")
 
     # -- the loop -----------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Read until ``stop``."""
-        while not self._closing:
-            self._wake.clear()
-            if self._lease.free and any(self.roster.to_align()):
-                await self._with_lease(self._align_new_prompts)
-            action = plan(self._situation())
-            match action:
-                case AnswerNext():
-                    await self._with_lease(partial(self._answer, action.question))
-                case ReadNext():
-                    await self._with_lease(partial(self._burst, action.session))
-                case Rest():
-                    await self._rest()
+    async def run(self, journal: Journal) -> None:
+        """Bring the sessions last heard of back into view, then read until ``stop``."""
+        try:
+            await self._take_up_recent(journal)
+            while not self._closing:
+                self._wake.clear()
+                await self._next()
+                self._tell()
+        finally:
+            self._closing = True
             self._moved.set()
-            self._moved.clear()
+
+    async def _take_up_recent(self, journal: Journal) -> None:
+        limit = min(RECENT_SESSIONS, self._sessions.capacity)
+        for row in reversed(await journal.recent_sessions(limit=limit)):
+            if self._closing:
+                return
+            try:
+                await self._sessions.load(row.session)
+            except (JournalError, BusyError) as error:
+                log.warning("session %s is not taken up again: %s", row.session, error)
+
+    async def _next(self) -> None:
+        """One thing: what the plan says."""
+        if self._lease.free and any(self.roster.to_align()):
+            await self._align_new_prompts()
+        action = plan(self._situation())
+        match action:
+            case AnswerNext():
+                await self._answer(action.question)
+            case ReadNext():
+                self._starved_last = action.starved
+                await self._burst(action.session)
+            case Rest():
+                self.roster.prune()
+                self._tell()
+                await self._wake.wait()
+
+    def _tell(self) -> None:
+        """Those who wait for a session to be fresh look again."""
+        self._moved.set()
+        self._moved.clear()
 
     def _situation(self) -> Situation:
         return Situation(
@@ -140,207 +166,182 @@ class Reader:
             grid=self._grid,
             lease_free=self._lease.free,
             turns_block=self._turns_block,
+            starved_last=self._starved_last,
             candidates=self.roster.candidates(),
             waiting=self._line.waiting(),
         )
 
-    async def _with_lease(self, work: Callable[[], Awaitable[None]]) -> None:
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Hold the lease; it was free when last looked at, and nobody else ran since."""
         grant = self._lease.try_acquire(Rank.READER, "reader")
-        if grant is None:
-            return
+        assert grant is not None, "the lease was free"
         try:
-            await work()
-        except JournalError as error:
-            log.warning("the journal did not take what the reader did: %s", error)
+            yield
         finally:
             self._lease.release(grant)
 
-    async def _rest(self) -> None:
-        self.roster.prune()
-        soonest = await self._sessions.end_stale_turns(self._turn_timeout_s)
-        if self._closing:
-            return
-        self._moved.set()
-        self._moved.clear()
-        try:
-            async with asyncio.timeout(soonest):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+    def _wanted(self) -> bool:
+        """Somebody waits for the device, or for us to end."""
+        return self._closing or self._lease.wanted(Rank.READER)
 
-    def _foreground(self) -> bool:
-        """Somebody else should have the device now."""
-        if self._lease.wanted(Rank.READER) or self._closing:
-            return True
-        return self._turns_block and any(
-            live.tentative is not None and live.tentative.running for live in self._sessions.live()
+    def _burst_is_over(self, began: float) -> bool:
+        """Looked at before every chunk but the first, which the plan has just looked at."""
+        return (
+            self._wanted()
+            or (self._turns_block and any(live.running for live in self._sessions.live()))
+            or self._clock.monotonic() - began >= self._burst_s
+            or answerable(self._situation()) is not None
         )
 
     # -- reading ------------------------------------------------------------------------------
 
     async def _align_new_prompts(self) -> None:
         """A prompt may have replaced what was read: find out before planning on it."""
-        for live, view in tuple(self.roster.to_align()):
-            session = live.session
-            self.roster.notes(session).aligned_turns = view.turns
-            if self._engine.state_stats(session) is None:
-                continue
-            try:
-                aligned = await self._device.run(self._engine.align, session, view.known)
-            except RuntimeError as error:
-                log.exception("session %s failed while going back", session)
-                await self._drop(session, "failed", f"failed: {error}")
-            else:
-                await self._record_rewind(session, aligned)
+        book = Logbook()
+        with self._holding():
+            for live in tuple(self.roster.to_align()):
+                if self._wanted():
+                    break
+                if live.durable is not None:
+                    await self._align(live.durable, book)
+        await self._journal(book)
+
+    async def _align(self, view: SessionView, book: Logbook) -> None:
+        self.roster.notes(view.session).aligned_turns = view.turns
+        if self._engine.state_stats(view.session) is None:
+            return
+        try:
+            aligned = await self._device.run(self._engine.align, view.session, view.known)
+        except RuntimeError as error:
+            await self._residency.fail(view.session, error, book)
+        else:
+            _note_rewind(book, view, aligned)
 
     async def _burst(self, session: str) -> None:
         """Read chunks of one session until it is fresh, the time is up, or somebody waits."""
         began = self._clock.monotonic()
+        book = Logbook()
+        with self._holding():
+            while await self._step(session, book) and not self._burst_is_over(began):
+                pass
         self.roster.notes(session).unserved_s = None
-        while True:
-            live = self._sessions.peek(session)
-            if live is None or live.durable is None:
-                return
-            over = await self._span(session, live.durable, began)
-            if over:
-                return
+        await self._journal(book)
 
-    async def _span(self, session: str, view: SessionView, began: float) -> bool:
-        """Read until something must be journaled between two chunks; whether the burst is over."""
-        span_began = self._clock.monotonic()
-        start: int | None = None
-        stop = 0
-        over = True
-        last: jobs.Stride | None = None
-        while True:
-            last = await self._stride(session, view)
-            if last is None or not last.read:
-                break
-            start = last.aligned.committed if start is None else start
-            stop = last.stop
-            live = self._sessions.peek(session)
-            if self._foreground() or self._line.urgent() or live is None or live.durable is None:
-                break
-            if self._clock.monotonic() - began >= self._burst_s:
-                break
-            if last.digest is not None:
-                over = False
-                break
-            view = live.durable
-        if start is not None:
-            ms = round(1000 * (self._clock.monotonic() - span_began), 3)
-            window: t.WindowName = "question" if self._line.waits_for(session) else "idle"
-            await self._sessions.record(session, t.Read(start, stop, window, ms))
-        if last is not None and last.aligned.cut is not None:
-            await self._record_rewind(session, last.aligned)
-            over = False
-        if last is not None and last.digest is not None:
-            await self._record_checkpoint(session, last, view.known)
-        return over
-
-    async def _stride(self, session: str, view: SessionView) -> jobs.Stride | None:
-        """One chunk, making room for it if it must; None: the session cannot be read now."""
+    async def _step(self, session: str, book: Logbook) -> bool:
+        """A rewind, a checkpoint or a chunk, if one is due; whether one was."""
+        view = self.roster.known(session)
+        if view is None:
+            return False
         lines = checkpoint_lines(view, self._grid)
+        job = partial(jobs.stride, self._engine, session, view.known, lines)
+        began = self._clock.monotonic()
         try:
-            return await self._in_room(
-                session, partial(jobs.stride, self._engine, session, view.known, lines)
-            )
+            step = await self._residency.run(session, job, book)
         except OutOfRoomError as error:
-            self.roster.block(session, error.message)
+            self._residency.set_aside(session, error.message, error)
+            return False
         except RuntimeError as error:
-            log.exception("session %s failed while reading", session)
-            await self._drop(session, "failed", f"failed: {error}")
-        return None
-
-    async def _in_room(self, session: str, job: Callable[[], T]) -> T:
-        """Run a device job; when it finds no room, drop idle states until it does.
-
-        Raises:
-            OutOfRoomError: nobody is left who could make room for ``session``.
-        """
-        while True:
-            try:
-                return await self._device.run(job)
-            except OutOfRoomError:
-                victim = self.roster.victim(session)
-                if victim is None:
-                    raise
-                await self._drop(victim, "cap", "dropped to stay under the memory cap")
-
-    async def _drop(self, session: str, reason: t.DropReason, why: str) -> None:
-        committed = self.roster.committed(session)
-        await self._device.run(self._engine.drop, session)
-        self.roster.block(session, why)
-        await self._sessions.record(session, t.Dropped(reason, committed))
+            await self._residency.fail(session, error, book)
+            return False
+        _note_rewind(book, view, step.aligned)
+        if step.read:
+            ms = round(1000 * (self._clock.monotonic() - began), 3)
+            window: t.WindowName = "question" if self._line.waits_for(session) else "idle"
+            book.read(view, t.Read(step.aligned.committed, step.stop, window, ms))
+        if step.digest is not None:
+            book.add(session, t.Checkpoint(step.stop, step.digest, self._name), view)
+        return step.moved
 
     # -- answering ----------------------------------------------------------------------------
 
     async def _answer(self, question: str) -> None:
         asked = self._line.get(question)
-        if asked is None:
+        assert asked is not None, "the plan looked, and nobody else ran since"
+        view = self.roster.known(asked.waiting.session)
+        if view is None:
+            self._line.fail(question, NotFoundError("the session is gone", field="session"))
             return
-        live = self._sessions.peek(asked.waiting.session)
-        try:
-            if live is None or live.durable is None:
-                raise NotFoundError("the session was erased", field="session")
-            await self._fork(asked, live.durable)
-        except RuntimeError as error:
-            log.exception("question %s failed", question)
-            self._line.fail(question, ShadowError(f"the forward failed: {error}"))
-        except ShadowError as error:
-            self._line.fail(question, error)
+        book = Logbook()
+        forked: jobs.Forked | None = None
+        with self._holding():
+            try:
+                forked = await self._fork(asked, view, book)
+            except RuntimeError as error:
+                await self._residency.fail(view.session, error, book)
+            except ShadowError as error:
+                self._line.fail(question, error)
+        await self._journal(book)
+        if forked is not None and forked.probabilities is not None:
+            await self._hand_over(asked, view, forked, forked.probabilities)
 
-    async def _fork(self, asked: OpenQuestion, view: SessionView) -> None:
-        session = asked.waiting.session
+    async def _fork(self, asked: OpenQuestion, view: SessionView, book: Logbook) -> jobs.Forked:
         job = partial(
             jobs.fork,
             self._engine,
             self._clock,
-            session,
+            view.session,
             view.known,
             question=asked.event.ids,
             letters=asked.letters,
             wait=asked.waiting.wait,
         )
-        forked = await self._in_room(session, job)
-        await self._record_rewind(session, forked.aligned)
-        if forked.probabilities is None:
-            return
-        live = self._sessions.peek(session)
-        newest = live.durable if live and live.durable else view
+        forked = await self._residency.run(view.session, job, book)
+        _note_rewind(book, view, forked.aligned)
+        return forked
+
+    async def _hand_over(
+        self,
+        asked: OpenQuestion,
+        view: SessionView,
+        forked: jobs.Forked,
+        probabilities: tuple[float, ...],
+    ) -> None:
+        """Journal the answer; whoever asked gets it when it is committed."""
+        newest = self.roster.known(view.session) or view
         event, reply = make_reply(
             asked,
-            forked.probabilities,
+            probabilities,
             position=forked.position,
             known=len(newest.known),
             lag_ms=1000 * (self._clock.monotonic() - asked.waiting.asked_s),
             forward_ms=forked.forward_ms,
         )
-        receipt = await self._sessions.record(session, event)
-        if receipt is not None:
-            await receipt
-            self._line.answer(asked.event.question, reply)
+        try:
+            receipt = await self._sessions.record(view.session, event)
+            if receipt is not None:
+                await receipt
+                self._line.answer(event.question, reply)
+        except ShadowError as error:
+            self._line.fail(event.question, error)
 
     # -- journaling ---------------------------------------------------------------------------
 
-    async def _record_rewind(self, session: str, aligned: Aligned) -> None:
-        if aligned.cut is not None:
-            event = t.Rewind(aligned.cut, aligned.committed, aligned.reread)
-            await self._sessions.record(session, event)
+    async def _journal(self, book: Logbook) -> None:
+        for deed in book.deeds:
+            if isinstance(deed.event, t.Checkpoint):
+                self._compare(deed.session, deed.event)
+            try:
+                await self._sessions.record(
+                    deed.session, deed.event, read=deed.read, opened_at=deed.opened_at
+                )
+            except ShadowError as error:
+                log.warning("the journal did not take what the reader did: %s", error)
 
-    async def _record_checkpoint(self, session: str, stride: jobs.Stride, read: Ids) -> None:
-        assert stride.digest is not None
-        live = self._sessions.peek(session)
-        for earlier in live.durable.checkpoints if live and live.durable else ():
-            same = (earlier.position, earlier.engine) == (stride.stop, self._name)
-            if same and earlier.digest != stride.digest:
+    def _compare(self, session: str, new: t.Checkpoint) -> None:
+        """A digest that was journaled before, of the same ids and engine, must be the same."""
+        view = self.roster.known(session)
+        for earlier in view.checkpoints if view else ():
+            same = (earlier.position, earlier.engine) == (new.position, new.engine)
+            if same and earlier.digest != new.digest:
                 self.roster.notes(session).mismatches += 1
                 log.error(
                     "session %s at %d: the state digest is %s, but %s was journaled",
-                    session,
-                    stride.stop,
-                    stride.digest,
-                    earlier.digest,
+                    *(session, new.position, new.digest, earlier.digest),
                 )
-        event = t.Checkpoint(stride.stop, stride.digest, self._name)
-        await self._sessions.record(session, event, read=read)
+
+
+def _note_rewind(book: Logbook, view: SessionView, aligned: Aligned) -> None:
+    if aligned.cut is not None:
+        event = t.Rewind(aligned.cut, aligned.committed, aligned.reread)
+        book.add(view.session, event, view)

@@ -19,14 +19,14 @@ class Notes:
     Attributes:
         aligned_turns: the view's turn count when the state was last compared with the ids.
         unserved_s: since when it is behind without a burst (monotonic); None: it is not.
-        blocked: why it is not read; lifted by a message later than ``blocked_s``.
+        blocked: why it is not read; lifted by a message after ``blocked_at``, a message's number.
         mismatches: checkpoints whose digest was not the one journaled earlier (law 2 broken).
     """
 
     aligned_turns: int = -1
     unserved_s: float | None = None
     blocked: str = ""
-    blocked_s: float = 0.0
+    blocked_at: int = 0
     mismatches: int = 0
 
 
@@ -69,27 +69,28 @@ class Roster:
     def block(self, session: str, why: str) -> None:
         """Do not read the session until its next message."""
         notes = self.notes(session)
-        notes.blocked, notes.blocked_s = why, self.heard_s(session)
+        notes.blocked, notes.blocked_at = why, self.sessions.messages
 
     def heard_s(self, session: str) -> float:
         """When the session was last heard of, monotonic; minus infinity when it is not live."""
         live = self.sessions.peek(session)
         return live.heard_s if live else float("-inf")
 
-    def to_align(self) -> Iterator[tuple[LiveSession, SessionView]]:
+    def known(self, session: str) -> SessionView | None:
+        """What is committed of the session; None: it is gone, or being folded again."""
+        live = self.sessions.peek(session)
+        return live.durable if live else None
+
+    def to_align(self) -> Iterator[LiveSession]:
         """Sessions with a prompt that the state was not compared with yet."""
         for live in self.sessions.live():
             view = live.durable
             if view is not None and view.turns != self.notes(live.session).aligned_turns:
-                yield live, view
+                yield live
 
     def candidates(self) -> list[Candidate]:
-        """The live sessions as the plan sees them."""
-        return [
-            self._candidate(live, live.durable)
-            for live in self.sessions.live()
-            if live.durable is not None
-        ]
+        """The live sessions as the plan sees them, also those whose opening is not committed."""
+        return [self._candidate(live) for live in self.sessions.live()]
 
     def victim(self, session: str) -> str | None:
         """Whose state makes room for ``session``: the one not heard of for longest.
@@ -110,21 +111,22 @@ class Roster:
             if self.sessions.peek(name) is None and self.engine.state_stats(name) is None:
                 del self._notes[name]
 
-    def _candidate(self, live: LiveSession, view: SessionView) -> Candidate:
+    def _candidate(self, live: LiveSession) -> Candidate:
         notes = self.notes(live.session)
-        if notes.blocked and live.heard_s > notes.blocked_s:
+        if notes.blocked and live.message > notes.blocked_at:
             notes.blocked = ""
         now = self.clock.monotonic()
+        known = len(live.durable.known) if live.durable else 0
         committed = self.committed(live.session)
-        if len(view.known) - committed < self.engine.identity.grid:
+        if known - committed < self.engine.identity.grid:
             notes.unserved_s = None
         elif notes.unserved_s is None:
             notes.unserved_s = now
         return Candidate(
             session=live.session,
-            known=len(view.known),
+            known=known,
             committed=committed,
-            running=live.tentative is not None and live.tentative.running,
+            running=live.running,
             heard_s=live.heard_s,
             unserved_s=now if notes.unserved_s is None else notes.unserved_s,
             blocked=notes.blocked,

@@ -9,15 +9,16 @@ Laws:
 3. When a commit fails, the session's live views are forgotten and folded again from the journal.
    Questions that an earlier process left open are ended then: nobody waits for them.
 4. What an acknowledgement says is committed; so is what a repeated message only confirms.
+5. An erased session is gone for the reader at once, and for the world's next message only when the
+   erasure is committed: the two never mix.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from shadow_reader.clock import Clock
@@ -36,74 +37,11 @@ from shadow_reader.events.fold import fold, fold_all
 from shadow_reader.events.ids import EMPTY, Ids, checked_ids
 from shadow_reader.events.log import Journal
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.live import Accepted, Erased, LiveSession, Receipt
+
+__all__ = ["Accepted", "Erased", "LiveSession", "Receipt", "Sessions"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The acknowledgement of a message.
-
-    Attributes:
-        known: ids of the session known after it. output: output ids of the turn.
-        seq: the last journal entry it made; None when it said nothing new.
-    """
-
-    session: str
-    turn: str
-    known: int
-    output: int
-    seq: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """What an erasure removed."""
-
-    session: str
-    events: int
-    ids: int
-
-
-@dataclass(slots=True, eq=False)
-class LiveSession:
-    """One session in memory. Only this module changes it.
-
-    Attributes:
-        tentative: with everything submitted. durable: with everything committed.
-        inflight: submissions not yet committed. heard_s: monotonic time of the last message.
-        last: the newest submission's future.
-    """
-
-    session: str
-    tentative: SessionView | None
-    durable: SessionView | None
-    heard_s: float
-    inflight: int = 0
-    last: asyncio.Future[tuple[t.Entry, ...]] | None = None
-
-
-@dataclass(slots=True)
-class Receipt:
-    """What a decided and queued message gives: await it for the acknowledgement.
-
-    Cancelling whoever awaits does not take the message back.
-    """
-
-    accepted: Accepted
-    future: asyncio.Future[tuple[t.Entry, ...]] | None
-    new: bool
-
-    def __await__(self) -> Generator[Any, None, Accepted]:
-        if self.future is None:
-            return self.accepted
-        if not self.future.done():
-            yield from asyncio.shield(self.future).__await__()
-        entries = self.future.result()
-        if not self.new:
-            return self.accepted
-        a = self.accepted
-        return Accepted(a.session, a.turn, a.known, a.output, entries[-1].seq)
 
 
 @dataclass(slots=True)
@@ -112,7 +50,8 @@ class Sessions:
 
     Args:
         capacity: most sessions kept in view; the one not heard of for longest makes room.
-        on_change: told the session's name after each commit and each erasure.
+        on_change: told the session's name after each commit, each erasure, and when it was loaded.
+        messages: how many messages of the world were taken.
     """
 
     journal: Journal
@@ -120,6 +59,7 @@ class Sessions:
     limits: Limits
     capacity: int
     on_change: Callable[[str], None] = lambda _session: None
+    messages: int = 0
     _live: dict[str, LiveSession] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _asked_here: set[str] = field(default_factory=set)
@@ -145,12 +85,12 @@ class Sessions:
         events = decide_prompt(
             live.tentative, turn=name, keep=keep, ids=new, router=router, limits=self.limits
         )
-        return self._submit(live, name, events)
+        return self._accept(live, name, events)
 
     async def first_token(self, session: str, turn: str) -> Receipt:
         """Prefill is over; see ``decide_first_token``."""
         live = await self._heard(session)
-        return self._submit(live, turn, decide_first_token(live.tentative, turn=turn))
+        return self._accept(live, turn, decide_first_token(live.tentative, turn=turn))
 
     async def output(self, session: str, turn: str, *, offset: int, ids: object) -> Receipt:
         """Output ids; see ``decide_output``."""
@@ -159,7 +99,7 @@ class Sessions:
         events = decide_output(
             live.tentative, turn=turn, offset=offset, ids=new, limits=self.limits
         )
-        return self._submit(live, turn, events)
+        return self._accept(live, turn, events)
 
     async def end(
         self, session: str, turn: str, *, reason: t.EndReason = "stop", produced: int | None = None
@@ -167,7 +107,7 @@ class Sessions:
         """The turn ends; see ``decide_end``."""
         live = await self._heard(session)
         events = decide_end(live.tentative, turn=turn, reason=reason, produced=produced)
-        return self._submit(live, turn, events)
+        return self._accept(live, turn, events)
 
     async def question(self, session: str, question: t.Question) -> Receipt:
         """A question was asked; see ``decide_question``. Its position is set to the known ids."""
@@ -179,8 +119,9 @@ class Sessions:
             question.question, question.kind, len(view.known), question.ids, question.choices
         )
         decide_question(view, placed, self.limits)
+        receipt = self._accept(live, view.turn.turn if view.turn else "", (placed,))
         self._asked_here.add(placed.question)
-        return self._submit(live, view.turn.turn if view.turn else "", (placed,))
+        return receipt
 
     async def erase(self, session: str) -> Erased:
         """Remove the session's events from the journal; only the counts stay.
@@ -194,6 +135,7 @@ class Sessions:
         draft = t.Draft(self.clock.wall(), session, "", t.SessionErased(0, 0))
         future = asyncio.ensure_future(self.journal.erase(draft))
         self._track(live, None, future)
+        live.durable = None
         entries = await asyncio.shield(future)
         event = entries[-1].event
         assert isinstance(event, t.SessionErased)
@@ -202,35 +144,47 @@ class Sessions:
     # -- what the reader says -----------------------------------------------------------------
 
     async def record(
-        self, session: str, *events: t.SessionEvent, read: Ids = EMPTY
+        self,
+        session: str,
+        *events: t.SessionEvent,
+        read: Ids = EMPTY,
+        opened_at: float | None = None,
     ) -> Receipt | None:
         """Journal what the reader did. None: the session is gone, or nothing of it holds any more.
 
-        ``read`` are the ids that were read: a checkpoint is left out when these are no longer what
-        is known up to its position, since its digest would hold for nothing.
+        Args:
+            read: the ids that were read: a checkpoint is left out when these are no longer what is
+                known up to its position, since its digest would hold for nothing.
+            opened_at: when the session was opened that it was done to; a session of the same name
+                that was opened since is another one.
         """
-        live = await self._ready(session)
+        ended = [e.question for e in events if isinstance(e, t.Answer | t.QuestionEnded)]
+        try:
+            live = await self._ready(session)
+        finally:
+            # Whatever becomes of it: nobody waits for these questions any more.
+            self._asked_here.difference_update(ended)
         view = live.tentative
-        if view is None:
+        if view is None or opened_at not in (None, view.opened_at):
             return None
         kept = tuple(event for event in events if _still_holds(view, read, event))
-        for event in kept:
-            if isinstance(event, t.Answer | t.QuestionEnded):
-                self._asked_here.discard(event.question)
         return self._submit(live, view.turn.turn if view.turn else "", kept) if kept else None
 
     async def end_stale_turns(self, timeout_s: float) -> float | None:
         """End turns without news for ``timeout_s``; seconds until the next one may end."""
-        now = self.clock.monotonic()
         soonest: float | None = None
         for live in tuple(self._live.values()):
-            if live.tentative is None or not live.tentative.running:
+            if not live.running:
                 continue
-            left = live.heard_s + timeout_s - now
-            if left <= 0:
-                await self.record(live.session, t.TurnEnded("timeout"))
-            elif soonest is None or left < soonest:
-                soonest = left
+            left = self._news_s(live) + timeout_s - self.clock.monotonic()
+            if left > 0:
+                soonest = left if soonest is None else min(soonest, left)
+                continue
+            ready = await self._ready(live.session)
+            # While there was no room, news may have come, or another turn.
+            stale = self._news_s(ready) + timeout_s <= self.clock.monotonic()
+            if ready.running and stale:
+                self._submit(ready, "", (t.TurnEnded("timeout"),))
         return soonest
 
     # -- views --------------------------------------------------------------------------------
@@ -253,10 +207,13 @@ class Sessions:
             await asyncio.shield(self._start_loading(session))
 
     async def _heard(self, session: str) -> LiveSession:
-        """The session, ready for a message of the world's."""
-        live = await self._ready(session)
-        live.heard_s = self.clock.monotonic()
-        return live
+        """The session, ready for a message of the world's; nothing may be awaited before it."""
+        while True:
+            live = await self._ready(session)
+            erasing = live.erasing
+            if erasing is None:
+                return live
+            await asyncio.wait([erasing])
 
     async def _ready(self, session: str) -> LiveSession:
         """The session with room in the journal; nothing may be awaited before the submit."""
@@ -279,8 +236,11 @@ class Sessions:
             async for entry in self.journal.entries(session=session):
                 view = fold(view, entry)
             self._make_room()
-            live = LiveSession(session, view, view, self.clock.monotonic())
+            now = self.clock.monotonic()
+            past = max(0.0, self.clock.wall() - view.last_at) if view else 0.0
+            live = LiveSession(session, view, view, heard_s=now - past, loaded_s=now)
             self._live[session] = live
+            self.on_change(session)
             if view is not None:
                 left = [q for q in view.questions if q not in self._asked_here]
                 self._submit(live, "", [t.QuestionEnded(question, "restart") for question in left])
@@ -290,16 +250,26 @@ class Sessions:
     def _make_room(self) -> None:
         if len(self._live) < self.capacity:
             return
-        idle = [live for live in self._live.values() if _may_leave(live)]
+        idle = [live for live in self._live.values() if live.may_leave]
         if not idle:
             raise BusyError(
                 f"{len(self._live)} sessions are active; the limit is {self.capacity}",
                 field="session",
                 limit=self.capacity,
             )
-        del self._live[min(idle, key=lambda live: live.heard_s).session]
+        # A name that somebody only asked for goes before every session that there is.
+        first = min(idle, key=lambda live: (live.tentative is not None, live.heard_s))
+        del self._live[first.session]
 
     # -- submitting ---------------------------------------------------------------------------
+
+    def _accept(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
+        """Submit what a message of the world's means; a refused one counts as not heard."""
+        receipt = self._submit(live, turn, events)
+        self.messages += 1
+        live.message = self.messages
+        live.heard_s = self.clock.monotonic()
+        return receipt
 
     def _submit(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
         if not events:
@@ -326,11 +296,16 @@ class Sessions:
             if finished.cancelled() or finished.exception() is not None:
                 return
             live.durable = view
-            if view is None and live.tentative is None and not live.inflight:
-                self._live.pop(live.session, None)
+            if live.tentative is None and self._live.get(live.session) is live:
+                del self._live[live.session]
             self.on_change(live.session)
 
         future.add_done_callback(done)
+
+    @staticmethod
+    def _news_s(live: LiveSession) -> float:
+        """Since when there is no news, as far as this process can have missed none."""
+        return max(live.heard_s, live.loaded_s)
 
     def _forget_unsure(self) -> None:
         """A commit failed: what was decided on it is void."""
@@ -366,14 +341,5 @@ def _still_holds(view: SessionView, read: Ids, event: t.SessionEvent) -> bool:
             return view.known.common_prefix(read) >= event.position
         case t.Answer() | t.QuestionEnded():
             return event.question in view.questions
-        case t.TurnEnded():
-            return view.running
         case _:
             return True
-
-
-def _may_leave(live: LiveSession) -> bool:
-    if live.inflight:
-        return False
-    view = live.tentative
-    return view is None or not (view.running or view.questions)

@@ -1,0 +1,78 @@
+"""Which states stay on the device: who makes room for whom, and what cannot stay.
+
+Laws: a session never pushes out one that was heard of later, so two of them cannot push each other
+out in turns. A session that fails or finds no room is named in the status, is left alone until its
+next message, and whoever waits for it is told at once; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from shadow_reader.errors import ShadowError
+from shadow_reader.events import types as t
+from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.engine import Engine, OutOfRoomError
+from shadow_reader.shadow.logbook import Logbook
+from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.roster import Roster
+
+OVER_CAP: Final = "dropped to stay under the memory cap"
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Residency:
+    """Runs device jobs that need memory, and drops states."""
+
+    engine: Engine
+    device: DeviceThread
+    roster: Roster
+    line: QuestionLine
+
+    async def run(self, session: str, job: Callable[[], T], book: Logbook) -> T:
+        """Run a job of ``session``; when it finds no room, drop idle states until it does.
+
+        Raises:
+            OutOfRoomError: nobody is left who could make room, or the session went away.
+        """
+        while True:
+            try:
+                return await self.device.run(job)
+            except OutOfRoomError as error:
+                victim = self.roster.victim(session)
+                if victim is None:
+                    raise
+                told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
+                await self._drop(victim, "cap", OVER_CAP, told, book)
+                if self.roster.known(session) is None:
+                    raise
+
+    async def fail(self, session: str, error: RuntimeError, book: Logbook) -> None:
+        """The session's state cannot be trusted any more: let go of it and say so."""
+        log.error("session %s failed and is dropped", session, exc_info=error)
+        why = f"failed: {error}"
+        await self._drop(session, "failed", why, ShadowError(f"session {session!r} {why}"), book)
+
+    def set_aside(self, session: str, why: str, told: ShadowError) -> None:
+        """The session is not read until its next message, and no question waits for it."""
+        self.roster.block(session, why)
+        self.line.fail_session(session, told)
+
+    async def forget(self, session: str) -> None:
+        """Drop the state of a session that is gone, once what runs on it is done."""
+        self.roster.forget(session)
+        await self.device.run(self.engine.drop, session)
+
+    async def _drop(
+        self, session: str, reason: t.DropReason, why: str, told: ShadowError, book: Logbook
+    ) -> None:
+        committed = self.roster.committed(session)
+        await self.device.run(self.engine.drop, session)
+        book.add(session, t.Dropped(reason, committed), self.roster.known(session))
+        self.set_aside(session, why, told)
