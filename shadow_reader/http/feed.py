@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from shadow_reader.http.bodies import (
     is_plain_output,
 )
 from shadow_reader.http.errors import cut_on_error, error_data
-from shadow_reader.http.guard import too_large
+from shadow_reader.http.lines import LineSplitter
 from shadow_reader.http.parse import parse_message, parse_object
 from shadow_reader.shadow.sessions import Receipt
 
@@ -74,10 +73,10 @@ class Feed:
         self._sessions = api.runtime.sessions
         self._closing = api.closing
         self._limit = api.settings.body_bytes
+        self._splitter = LineSplitter(limit=self._limit)
         self._content = request.content
         self._response = response
         self._pending: deque[Pending] = deque()
-        self._number = 0
         self._lines = 0
         self._bytes = 0
         self._ended = False
@@ -101,14 +100,16 @@ class Feed:
 
     async def _take_lines(self) -> None:
         try:
-            async with aclosing(self._lines_of_body()) as lines:
-                async for raw in lines:
+            block = b"..."
+            while block:
+                block = await self._block()
+                for raw in self._splitter.take(block):
                     if line := raw.strip():
                         await self._take(line)
-                    if self._number % LINES_A_TURN == 0:
+                    if self._splitter.number % LINES_A_TURN == 0:
                         await asyncio.sleep(0)
         except ShadowError as error:
-            self._put(Pending(self._number, 0, error))
+            self._put(Pending(self._splitter.number, 0, error))
         finally:
             self._ended = True
             self._came.set()
@@ -126,7 +127,7 @@ class Feed:
             outcome = await self._submit(value)
         except ShadowError as error:
             outcome = error
-        self._put(Pending(self._number, len(line), outcome))
+        self._put(Pending(self._splitter.number, len(line), outcome))
 
     async def _submit(self, value: dict[str, Any]) -> Receipt:
         if is_plain_output(value):
@@ -157,45 +158,21 @@ class Feed:
                     produced=message.produced,
                 )
 
-    async def _lines_of_body(self) -> AsyncGenerator[bytes, None]:
-        """The lines as they come, without their ends; ``_number`` is the number of the last one.
+    async def _block(self) -> bytes:
+        """What has come of the body; empty at its end.
 
         Raises:
-            TooLargeError: a line passes the limit. BadRequestError: the body's framing is broken.
-            ShutDownError: the service closes.
+            ShutDownError: the service closes. BadRequestError: the body's framing is broken.
         """
-        begun = bytearray()
-        while True:
-            block = await self._block()
-            first, *rest = block.split(b"\n")
-            begun += first
-            if rest or not block:
-                yield self._whole(bytes(begun))
-                for line in rest[:-1]:
-                    yield self._whole(line)
-                begun = bytearray(rest[-1]) if rest else begun
-            if not block:
-                return
-            if len(begun) > self._limit:
-                self._whole(begun)
-
-    async def _block(self) -> bytes:
-        """What has come of the body; empty at its end."""
         try:
             async with self._closing.interruptible():
                 return await self._content.readany()
         except ShutDownError:
-            self._number += 1
+            self._splitter.number += 1
             raise
         except web.RequestPayloadError as error:
-            self._number += 1
+            self._splitter.number += 1
             raise BadRequestError(f"the body is broken: {error}", field="body") from None
-
-    def _whole(self, line: bytes | bytearray) -> bytes:
-        self._number += 1
-        if len(line) > self._limit:
-            raise too_large("line", len(line), self._limit)
-        return bytes(line)
 
     async def _room(self, size: int) -> None:
         """Wait until a line of ``size`` bytes may be taken."""
