@@ -103,9 +103,10 @@ class SettingsError(ShadowError):
 
 
 class ModelError(ShadowError):
-    """A model folder that is missing, incomplete, of another architecture or shape."""
+    """A model folder that is missing, incomplete, of another architecture or shape; no model."""
 
     code = "bad_model"
+    status = 503
 
 
 class VocabularyError(ShadowError):
