@@ -134,6 +134,26 @@ def test_a_device_without_memory_is_out_of_room_and_changes_nothing() -> None:
         assert engine.stats().bytes == held
 
 
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_a_fork_counts_its_rows_and_state_and_may_be_refused(chunks: int) -> None:
+    engine = make_engine()
+    known, question = make_ids(chunks * GRID + 10, 1), make_ids(40, 2)
+    read_all(engine, "s", known)
+    tail, account = Ids.of(known.array(chunks * GRID)), engine._account
+    zeros = 0 if chunks else SMALL.state_bytes(4)
+    scratch = 50 * SMALL.row_bytes(4) + SMALL.state_bytes(4) + zeros
+    before = tensors(engine, "s")
+    with account.hold(account.left_bytes - scratch, "all but the fork's"):
+        engine.ask("s", tail=tail, question=question, letters=(1, 2))
+        assert account.peak_bytes == account.cap_bytes
+    with account.hold(account.left_bytes - scratch + 1, "one more"):
+        with pytest.raises(OutOfRoomError, match="a fork of 50 ids needs") as refused:
+            engine.ask("s", tail=tail, question=question, letters=(1, 2))
+        assert refused.value.details["asked"] == scratch
+        assert refused.value.details["left"] == scratch - 1
+    assert same_bits(before, tensors(engine, "s"))
+
+
 def test_an_export_says_what_decided_its_bits() -> None:
     engine = make_engine()
     known = make_ids(2 * GRID + 5, 1)
