@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from hypothesis import settings
 
-from hypothesis import HealthCheck, settings
-
-# Derandomized: a seed is a property of the test, so a failure is the same on every machine. To
-# look further afield set SHADOW_HYPOTHESIS=explore; hypothesis then prints the seed of a failure.
+# Derandomized: the seed is a property of the test, so a failure is the same on every machine.
+# To look further afield, multiply the examples: SHADOW_EFFORT=20 (tests/fakes.py).
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, print_blob=True, database=None
 )
-settings.register_profile(
-    "explore",
-    derandomize=False,
-    deadline=None,
-    print_blob=True,
-    max_examples=2000,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile(os.environ.get("SHADOW_HYPOTHESIS", "repeatable"))
+settings.load_profile("repeatable")

@@ -7,7 +7,9 @@ ids were read; everything else (grid, cap, checkpoints, rewinds, forks) follows 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, ParamSpec, TypeVar
@@ -28,10 +30,14 @@ from shadow_reader.shadow.engine import (
 )
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
 from shadow_reader.store.memory import MemoryJournal
+from shadow_reader.store.queue import Promise
 from shadow_reader.store.submission import Submission
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+EFFORT = int(os.environ.get("SHADOW_EFFORT", "1"))
+"""Multiplies the examples of the longer properties."""
 
 GRID = 8
 VOCABULARY = 1000
@@ -280,6 +286,9 @@ class FlakyJournal(MemoryJournal):
         fails: asked before each commit, with its drafts.
         commit_s: how long a commit takes.
         gate: an unset event holds commits back.
+        cleaned: an unset event holds erasures back that are committed already, as the file's
+            journal does while another program reads it.
+        loads: how often a session was read from the journal.
     """
 
     def __init__(self, *, pending_limit: int = 8192, commit_s: float = 0.0) -> None:
@@ -288,7 +297,34 @@ class FlakyJournal(MemoryJournal):
         self.commit_s = commit_s
         self.gate = asyncio.Event()
         self.gate.set()
+        self.cleaned = asyncio.Event()
+        self.cleaned.set()
         self.failed = 0
+        self.loads: Counter[str] = Counter()
+
+    def entries(self, *, session: str | None = None, **filters: Any) -> AsyncIterator[Entry]:
+        """Count the reading of whole sessions."""
+        if session is not None and not filters:
+            self.loads[session] += 1
+        return super().entries(session=session, **filters)
+
+    def erase(self, draft: Draft) -> Promise[tuple[Entry, ...]]:
+        """Done when the rows are gone and the file is clean."""
+        written = super().erase(draft)
+        promise: Promise[tuple[Entry, ...]] = Promise()
+
+        async def clean() -> None:
+            try:
+                entries = await written
+                await self.cleaned.wait()
+            except JournalError as error:
+                promise.fail(error)
+            else:
+                promise.set_result(entries)
+
+        task = asyncio.ensure_future(clean())
+        promise.add_done_callback(lambda _: task.done())
+        return promise
 
     async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
         if self.commit_s:

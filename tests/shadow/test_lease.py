@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shadow_reader.clock import ManualClock
 from shadow_reader.shadow.lease import Grant, Lease, LeaseEntry, Rank
-from tests.fakes import run_virtual, steps
+from tests.fakes import EFFORT, run_virtual, steps
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ MOVES = st.tuples(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=300 * EFFORT)
 @given(st.lists(MOVES, max_size=60))
 def test_laws_hold_in_every_interleaving(moves: list[tuple[str, int]]) -> None:
     async def play() -> None:
