@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
@@ -17,7 +17,7 @@ from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
 from shadow_reader.shadow.model import load_model
 from shadow_reader.shadow.model.random_weights import SHAPES
 from shadow_reader.shadow.torch_engine import TorchEngine, build_engine, least_bytes
-from tests.shadow.models import SMALL, Fake, small_model, tripping
+from tests.shadow.models import SMALL, Fake, Watched, small_model, tripping
 from tests.shadow.states import (
     GIB,
     assert_like_fresh,
@@ -134,6 +134,26 @@ def test_a_device_without_memory_is_out_of_room_and_changes_nothing() -> None:
         assert engine.stats().bytes == held
 
 
+@pytest.mark.parametrize("make_model", [small_model, Fake])
+def test_a_state_is_what_the_model_gives_by_hand(make_model: Callable[[], Watched]) -> None:
+    """Chunk after chunk, each over the rows before it in order: no pool, no state class."""
+    model, known = make_model(), make_ids(5 * GRID, 1)
+    engine = make_engine(model=model)
+    read_all(engine, "s", known)
+    past, state = list[torch.Tensor](), model.empty_state()
+    for start in range(0, len(known), GRID):
+        ids = torch.tensor(known.array(start, start + GRID).tolist())
+        step = model.forward(ids, position=start, past=past, state=state)
+        past, state = [*past, step.rows], step.state
+    by_hand = {
+        "rows": torch.cat(past, dim=3),
+        "recurrent": state.recurrent,
+        "conv": state.conv,
+        "ids": torch.from_numpy(known.array().copy()),
+    }
+    assert same_bits(tensors(engine, "s"), by_hand)
+
+
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_a_fork_counts_its_rows_and_state_and_may_be_refused(chunks: int) -> None:
     engine = make_engine()
@@ -179,13 +199,6 @@ def test_an_export_says_what_decided_its_bits() -> None:
         "ids": ((128,), torch.uint32),
     }
     assert found["ids"].tolist() == known.array(0, 128).tolist()
-    step = small_model().forward(
-        torch.from_numpy(known.array(0, GRID).astype(np.int64)),
-        position=0,
-        past=[],
-        state=small_model().empty_state(),
-    )
-    assert torch.equal(found["rows"][:, :, :, :GRID], step.rows)
 
 
 def test_an_export_hashes_the_bytes_it_holds() -> None:
