@@ -73,6 +73,19 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     return result
 
 
+def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Run an async test under virtual time."""
+
+    def run() -> None:
+        async def main() -> None:
+            await test()
+
+        run_virtual(main())
+
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    return run
+
+
 async def steps(count: int = 20) -> None:
     """Let every other task run for a while, without time going on."""
     for _ in range(count):

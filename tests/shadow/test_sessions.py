@@ -40,6 +40,7 @@ from tests.fakes import (
     script,
     settle,
     steps,
+    virtual,
 )
 
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=3)
@@ -90,19 +91,6 @@ async def settled(house: House) -> None:
 
 def asked(question: str) -> t.Question:
     return t.Question(question, "ask", 0, Ids.of([1, 2]), ("yes", "no"))
-
-
-def virtual(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run an async test under virtual time."""
-
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        run_virtual(main())
-
-    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
-    return run
 
 
 # -- the two views -----------------------------------------------------------------------------
