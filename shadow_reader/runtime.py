@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -403,12 +402,7 @@ class Runtime:
 
 
 def _build_engine(settings: Settings) -> Engine:
-    """Made on the device thread: torch keeps some of its state by thread.
-
-    OpenMP workers that spin while they wait starve everything else on a small CPU, and the reader
-    with it; the wait policy counts from the first import of torch on.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Made on the device thread: torch keeps some of its state by thread."""
     from shadow_reader.shadow.torch_engine import build_engine
 
     return build_engine(settings)
