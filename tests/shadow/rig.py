@@ -1,0 +1,207 @@
+"""A reader over fakes under virtual time, and the laws that its journal must keep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shadow_reader.errors import NotFoundError
+from shadow_reader.events import types as t
+from shadow_reader.events.decide import Limits
+from shadow_reader.events.fold import fold
+from shadow_reader.events.ids import Ids
+from shadow_reader.events.types import Entry
+from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.lease import Lease
+from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.questions import Reply
+from shadow_reader.shadow.reader import Reader
+from shadow_reader.shadow.sessions import Accepted, Sessions
+from tests.fakes import (
+    CONTEXT_IDS,
+    GRID,
+    VOCABULARY,
+    FakeEngine,
+    FlakyJournal,
+    InlineDevice,
+    LoopClock,
+    all_entries,
+    fake_vocabulary,
+)
+
+CHUNK_S = 0.1
+BURST_S = 2.0
+LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=8)
+QUESTION = [5, 6, 7]
+
+
+class CountingReader(Reader):
+    """Counts its rounds, so that a loop that spins is seen."""
+
+    rounds = 0
+
+    async def _next(self) -> None:
+        self.rounds += 1
+        await super()._next()
+
+
+@dataclass
+class Rig:
+    """Everything between a message and the engine, without threads or real time."""
+
+    journal: FlakyJournal = field(default_factory=FlakyJournal)
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    turns_block: bool = True
+    capacity: int = 64
+    chunk_s: float = CHUNK_S
+    task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.clock = LoopClock()
+        self.lease = Lease(self.clock)
+        self.device = InlineDevice(self.chunk_s)
+        self.sessions = Sessions(self.journal, self.clock, LIMITS, self.capacity)
+        self.line = QuestionLine(self.sessions, self.clock, fake_vocabulary(), 30.0)
+        self.reader = CountingReader(
+            sessions=self.sessions,
+            engine=self.engine,
+            device=self.device,
+            lease=self.lease,
+            line=self.line,
+            clock=self.clock,
+            turns_block=self.turns_block,
+            burst_s=BURST_S,
+        )
+        self.sessions.on_change = self.reader.wake
+        self.line.wake = self.reader.wake
+
+    def start(self) -> Rig:
+        self.task = asyncio.create_task(self.reader.run(self.journal))
+        return self
+
+    async def stop(self) -> None:
+        """As the runtime does it."""
+        assert self.task is not None
+        self.line.close()
+        self.reader.stop()
+        await self.task
+        await self.line.settle()
+
+    # -- messages -----------------------------------------------------------------------------
+
+    async def prompt(self, session: str, ids: Sequence[int], turn: str) -> Accepted:
+        return await (await self.sessions.prompt(session, list(ids), turn=turn))
+
+    async def output(self, session: str, turn: str, offset: int, ids: Sequence[int]) -> Accepted:
+        receipt = await self.sessions.output(session, turn, offset=offset, ids=list(ids))
+        return await receipt
+
+    async def end(self, session: str, turn: str) -> Accepted:
+        return await (await self.sessions.end(session, turn))
+
+    async def whole_turn(
+        self, session: str, ids: Sequence[int], turn: str, output: Sequence[int] = ()
+    ) -> None:
+        await self.prompt(session, ids, turn)
+        if output:
+            await self.output(session, turn, 0, output)
+        await self.end(session, turn)
+
+    def ask(self, session: str, **more: Any) -> asyncio.Task[Reply]:
+        return asyncio.create_task(self.line.ask(session, QUESTION, ["yes", "no"], **more))
+
+    async def erase(self, session: str) -> None:
+        """As the runtime does it."""
+        await self.sessions.erase(session)
+        self.line.fail_session(session, NotFoundError("erased"))
+        await self.reader.forget(session)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def view(self, session: str) -> SessionView:
+        live = self.sessions.peek(session)
+        assert live is not None
+        assert live.durable is not None
+        return live.durable
+
+    async def events(self, session: str, *kinds: type) -> list[Any]:
+        """The session's journaled events of some kinds."""
+        entries = await all_entries(self.journal, session)
+        return [entry.event for entry in entries if isinstance(entry.event, kinds)]
+
+    def read_of(self, session: str) -> list[int]:
+        """The ids that the state has read."""
+        state = self.engine.states.get(session)
+        return list(state.read) if state else []
+
+    def assert_exact(self, session: str, *, fresh: bool = True) -> None:
+        """The state is a function of the known ids, and has read every whole chunk of them."""
+        known = list(self.view(session).known)
+        read = self.read_of(session)
+        assert read == known[: len(read)]
+        assert len(read) % GRID == 0
+        if fresh:
+            assert len(known) - len(read) < GRID, f"{len(read)} of {len(known)} ids are read"
+
+    async def check_laws(self, session: str) -> None:
+        """What the reader journaled of the session follows from what it was told."""
+        check_history(await all_entries(self.journal, session))
+
+
+def check_history(entries: Sequence[Entry]) -> None:
+    """Reads go on where the last left off; rewinds, checkpoints and answers fit the known ids."""
+    view: SessionView | None = None
+    versions: list[Ids] = []
+    committed, marks, ends = 0, set[int](), dict[str, int]()
+    for entry in entries:
+        event = entry.event
+        view = fold(view, entry)
+        if view is not None and (not versions or versions[-1] != view.known):
+            versions.append(view.known)
+        if isinstance(event, t.SessionErased | t.SessionOpened):
+            committed, marks = 0, set()
+        elif isinstance(event, t.Read):
+            assert event.start == committed, f"read from {event.start}, stood at {committed}"
+            assert event.stop > event.start
+            assert event.start % GRID == event.stop % GRID == 0
+            committed = event.stop
+        elif isinstance(event, t.Rewind):
+            assert event.to <= event.cut < committed
+            assert event.reread == event.cut - event.to
+            marks = {mark for mark in marks if mark <= event.cut}
+            assert event.to in marks | {0}
+            committed = event.to
+        elif isinstance(event, t.Dropped):
+            # It may have failed after its last chunk, which is then in no event.
+            assert committed <= event.committed <= committed + GRID
+            committed, marks = 0, set()
+        elif isinstance(event, t.Checkpoint):
+            assert view is not None
+            assert event.position == committed
+            assert event.digest == FakeEngine.hash_of(view.known.take(event.position))
+            marks.add(event.position)
+        elif isinstance(event, t.Question):
+            ends[event.question] = 0
+        elif isinstance(event, t.Answer | t.QuestionEnded):
+            ends[event.question] += 1
+            if isinstance(event, t.Answer):
+                check_answer(event, versions)
+    assert set(ends.values()) <= {1}, ends
+
+
+def check_answer(answer: t.Answer, versions: Sequence[Ids]) -> None:
+    """It is what a fresh prefill of some version of the known ids would have answered."""
+    letters = [ord("A"), ord("B")]
+    expected = [
+        FakeEngine.answer_to([*known.take(answer.position), *QUESTION], letters)
+        for known in versions
+        if len(known) >= answer.position
+    ]
+    assert answer.probabilities in expected
+
+
+async def quiet(seconds: float = 600.0) -> None:
+    """Let everything that is to happen happen."""
+    await asyncio.sleep(seconds)
