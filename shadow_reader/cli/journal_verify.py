@@ -40,27 +40,57 @@ async def verify_journal(path: Path) -> Verified:
     Raises:
         JournalError: the file cannot be opened as a journal at all.
     """
-    views: dict[str, SessionView | None] = {}
-    kinds: Counter[str] = Counter()
+    folder = _Folder()
     bad_seq: int | None = None
     problem: str | None = None
-    last_seq = 0
     async with await JournalReader.open(path) as journal:
         try:
-            async for entry in journal.entries():
-                last_seq = entry.seq
-                if not isinstance(entry.event, t.EngineLoaded | t.EngineStopped):
-                    views[entry.session] = fold(views.get(entry.session), entry)
-                kinds[kind_of(entry.event)] += 1
+            await folder.fold_all(journal)
         except JournalFormatError as error:
-            bad_seq, problem = error.details.get("seq", last_seq), error.message
-    live = [view for view in views.values() if view is not None]
+            bad_seq, problem = error.details.get("seq", folder.at_seq), error.message
+    live = [view for view in folder.views.values() if view is not None]
     return Verified(
         journal=str(path),
-        entries=kinds.total(),
+        entries=folder.kinds.total(),
         sessions=len(live),
         known=sum(len(view.known) for view in live),
-        kinds=dict(sorted(kinds.items())),
+        kinds=dict(sorted(folder.kinds.items())),
         bad_seq=bad_seq,
         problem=problem,
     )
+
+
+class _Folder:
+    """Folds entries as they come; ``at_seq`` is the one that was taken last."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, SessionView | None] = {}
+        self.kinds: Counter[str] = Counter()
+        self.at_seq = 0
+
+    async def fold_all(self, journal: JournalReader) -> None:
+        """Fold everything, in order.
+
+        Raises:
+            JournalFormatError: at the first entry that is wrong; all before it were folded.
+        """
+        try:
+            async for entry in journal.entries():
+                self._fold(entry)
+            return
+        except JournalFormatError as error:
+            if "seq" not in error.details:
+                raise
+        # A page with a broken entry comes not at all: go on one by one, up to that entry.
+        while True:
+            entries = [entry async for entry in journal.entries(after=self.at_seq, limit=1)]
+            for entry in entries:
+                self._fold(entry)
+            if not entries:
+                return
+
+    def _fold(self, entry: t.Entry) -> None:
+        self.at_seq = entry.seq
+        if not isinstance(entry.event, t.EngineLoaded | t.EngineStopped):
+            self.views[entry.session] = fold(self.views.get(entry.session), entry)
+        self.kinds[kind_of(entry.event)] += 1

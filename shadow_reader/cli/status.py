@@ -54,12 +54,16 @@ async def _once(client: ShadowClient, session: str | None) -> Status | SessionSt
 
 
 async def _watch(client: ShadowClient, session: str | None, every_s: float) -> None:
+    """A table that changes in place; one below the other where there is no terminal."""
+    console = people()
     async with client:
-        first = _view(await _look(client, session))
-        with Live(first, console=people(), auto_refresh=False) as live:
+        while not console.is_terminal:
+            console.print(_view(await _look(client, session)))
+            await asyncio.sleep(every_s)
+        with Live(console=console, auto_refresh=False) as live:
             while True:
-                await asyncio.sleep(every_s)
                 live.update(_view(await _look(client, session)), refresh=True)
+                await asyncio.sleep(every_s)
 
 
 def _view(found: Status | SessionStatus) -> RenderableType:
