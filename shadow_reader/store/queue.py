@@ -94,8 +94,7 @@ class WriteQueue(Generic[P, R]):
         self._queue.append(_Waiting(payload, events, size, promise))
         self.pending += events
         self.pending_bytes += size
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._drain(), name="journal writer")
+        self._start_writer()
         return promise
 
     async def room(self) -> None:
@@ -120,6 +119,7 @@ class WriteQueue(Generic[P, R]):
             if not waiter.cancelled():
                 self._admit_next()
             raise
+        self._check_open()
         asyncio.get_running_loop().call_soon(self._admit_next)
 
     def on_failure(self, listener: Callable[[], None]) -> None:
@@ -133,7 +133,7 @@ class WriteQueue(Generic[P, R]):
             waiter, _ = self._rooms.popitem(last=False)
             if not waiter.done():
                 waiter.set_exception(_shut_down())
-        if self._writer is not None:
+        while self._writer is not None:
             await asyncio.wait({self._writer})
 
     # -- room ---------------------------------------------------------------------------------
@@ -158,6 +158,10 @@ class WriteQueue(Generic[P, R]):
 
     # -- writing ------------------------------------------------------------------------------
 
+    def _start_writer(self) -> None:
+        if self._writer is None and self._queue:
+            self._writer = asyncio.create_task(self._drain(), name="journal writer")
+
     async def _drain(self) -> None:
         try:
             while self._queue:
@@ -176,6 +180,7 @@ class WriteQueue(Generic[P, R]):
                     self._settle(group, results)
         finally:
             self._writer = None
+            self._start_writer()  # when a listener raised, what others submitted is still there
 
     def _take(self) -> list[_Waiting[P, R]]:
         group = [self._queue.popleft()]

@@ -140,7 +140,7 @@ class EventWriter:
         for statement in _OVERWRITE:
             self._db.execute(statement, (dead,))
         self._db.execute(
-            "UPDATE sessions SET name = NULL, dead_bytes = ? WHERE id = ?",
+            "UPDATE sessions SET name = NULL, erased = 1, dead_bytes = ? WHERE id = ?",
             (content + events * ROW_BYTES, dead),
         )
         self._keys.forget_session(draft.session)
