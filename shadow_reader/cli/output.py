@@ -46,6 +46,10 @@ EXIT_CODES_HELP: Final = (
     "input · 3 no server answers · 4 the journal cannot be opened · 130 interrupted"
 )
 
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_USAGE_CODES: Final = frozenset({"bad_address"})
+"""Codes of usage errors whose classes belong to the server and are not imported for ``--help``."""
+
 _USAGE_ERRORS: Final = (
     SettingsError,
     InvalidInputError,
@@ -63,7 +67,8 @@ def exit_code(error: ShadowError) -> ExitCode:
         return ExitCode.UNREACHABLE
     if isinstance(error, JournalError):
         return ExitCode.JOURNAL
-    return ExitCode.USAGE if isinstance(error, _USAGE_ERRORS) else ExitCode.FAILED
+    usage = isinstance(error, _USAGE_ERRORS) or error.code in _USAGE_CODES
+    return ExitCode.USAGE if usage else ExitCode.FAILED
 
 
 def error_body(error: ShadowError) -> dict[str, Any]:
@@ -139,12 +144,8 @@ def shown(value: object) -> str:
 
 def bytes_shown(size: int) -> str:
     """A size in the largest unit that leaves a whole number before the point."""
-    value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007 - the last one reached is the unit
-        if value < 1024:
-            break
-        value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    power = min((max(size, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
+    return f"{size / 1024**power:.1f} {_UNITS[power]}" if power else f"{size} B"
 
 
 def _plain(value: object) -> object:
