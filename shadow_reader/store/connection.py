@@ -6,10 +6,11 @@ statements it has, and nothing of another task's can come between them.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import aiosqlite
 
@@ -33,13 +34,27 @@ class Connection(aiosqlite.Connection):
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, _FETCH_ROWS)
+        self._stopped: asyncio.Future[Any] | None = None
 
     @classmethod
     async def open(cls, connector: Callable[[], sqlite3.Connection]) -> Connection:
-        """Start the thread and let it connect; what ``connector`` raises comes out here."""
+        """Start the thread and let it connect; what ``connector`` raises comes out here.
+
+        The thread is gone by then: it must not outlive the loop that it would report to.
+        """
         connection = cls(connector)
-        await connection
+        try:
+            await connection
+        except BaseException:
+            if connection._stopped is not None:
+                await connection._stopped
+            raise
         return connection
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """End the thread; the base class does so when connecting fails, and does not wait."""
+        self._stopped = super().stop()
+        return self._stopped
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run a job on the connection's thread."""

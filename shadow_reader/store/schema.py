@@ -112,15 +112,31 @@ def inspect(path: Path) -> None:
     Raises:
         JournalFormatError: garbage, a truncated file, another program's, a newer version.
     """
-    if path.stat().st_size == 0:
+    size = path.stat().st_size
+    if size == 0:
         raise JournalFormatError(f"{path} is empty, not a journal", path=str(path), found="empty")
     # Opening a database that nobody has open makes files beside it, unless it is immutable.
-    mode = "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
+    logged = path.with_name(path.name + "-wal").exists()
     try:
-        with closing(connect(path, mode)) as db:
+        with closing(connect(path, "ro" if logged else "ro&immutable=1")) as db:
             version_of(db, path)
+            if not logged:
+                _check_whole(db, path, size)
     except sqlite3.Error as error:
         raise from_sqlite(error, path, doing="opening journal") from error
+
+
+def _check_whole(db: sqlite3.Connection, path: Path, size: int) -> None:
+    """SQLite itself would take a last page that is cut off for zeros."""
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    if size < pages * page_bytes:
+        raise JournalFormatError(
+            f"journal {path} is damaged: {size} bytes are left of {pages * page_bytes}",
+            path=str(path),
+            found=size,
+            expected=pages * page_bytes,
+        )
 
 
 def reading_mode(path: Path) -> str:
