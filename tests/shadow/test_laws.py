@@ -64,13 +64,14 @@ TestLaw2UnderTightCapsRealModel = run_as(TightRealHistories, 8, 25)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 class TestManyHistories:
     """New ones at every run; a failure prints how to have it again."""
 
-    RealModel = run_as(RealHistories, 100, 50, same=False)
-    FakeModel = run_as(FakeHistories, 400, 60, same=False)
-    TightFakeModel = run_as(TightFakeHistories, 400, 60, same=False)
-    TightRealModel = run_as(TightRealHistories, 100, 50, same=False)
+    RealModel = run_as(RealHistories, 60, 50, same=False)
+    FakeModel = run_as(FakeHistories, 200, 60, same=False)
+    TightFakeModel = run_as(TightFakeHistories, 200, 60, same=False)
+    TightRealModel = run_as(TightRealHistories, 60, 50, same=False)
 
 
 def read_with_history(engine: TorchEngine, session: str) -> Ids:
