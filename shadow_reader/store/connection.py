@@ -35,6 +35,10 @@ class Connection(aiosqlite.Connection):
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, _FETCH_ROWS)
         self._stopped: asyncio.Future[Any] | None = None
+        # A program that ends without closing must not wait for this thread; nothing is lost
+        # with it that kill -9 would not take too. (Before aiosqlite 0.22 self is the thread.)
+        thread: Any = getattr(self, "_thread", self)
+        thread.daemon = True
 
     @classmethod
     async def open(cls, connector: Callable[[], sqlite3.Connection]) -> Connection:
