@@ -170,7 +170,7 @@ class Demo:
             start = stop
         if number == self.plan.kill_within:
             await self._kill_within(number, turn, start)
-            start = self._killed.acknowledged_output
+            start = min(self._killed.acknowledged_output, self._killed.present_output)
         await self._feed().send(turn, self._heard, start=start)
         self._done = number + 1
 

@@ -51,18 +51,24 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "shadow_reader.cli.main", *map(str, words)]
 
 
-def environment(**settings: str) -> dict[str, str]:
-    """This process's environment with these settings alone, and one thread of arithmetic."""
+def environment(*, folder: Path | None = None, **settings: str) -> dict[str, str]:
+    """This process's environment with these settings alone, and one thread of arithmetic.
+
+    ``folder``: where temporary files go.
+    """
     clean = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
     named = {ENV_PREFIX + key: value for key, value in settings.items()}
-    return {**clean, "OMP_NUM_THREADS": "1", **named}
+    temporary = {} if folder is None else {"TMPDIR": str(folder)}
+    return {**clean, "OMP_NUM_THREADS": "1", **temporary, **named}
 
 
-def run_process(*words: object, timeout_s: float = 60.0, **settings: str) -> Outcome:
+def run_process(
+    *words: object, folder: Path | None = None, timeout_s: float = 60.0, **settings: str
+) -> Outcome:
     """Run a command in a process of its own."""
     done = subprocess.run(
         command(*words),
-        env=environment(**settings),
+        env=environment(folder=folder, **settings),
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -18,11 +18,11 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def serving(*words: object, **settings: str) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+def serving(*words: object) -> Iterator[tuple[subprocess.Popen[str], Any]]:
     """A server in a process of its own, and what it said once it was ready."""
     process = subprocess.Popen(
         command("serve", "--json", *words),
-        env=environment(**settings),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
