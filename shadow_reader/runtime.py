@@ -132,8 +132,10 @@ class Runtime:
     ) -> None:
         """Finish the chunk in flight, journal the end, close everything."""
         self._state, self._reason = "closing", "the service is closing"
-        await self._stack.aclose()
-        self._parts = None
+        try:
+            await self._stack.aclose()
+        finally:
+            self._parts = None
 
     # -- what an engine says ------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class Runtime:
         settings = self.settings
         if journal is None:
             journal = await SqliteJournal.open(
-                settings.journal,
+                settings.journal.expanduser(),
                 durability=settings.durability,
                 pending_limit=settings.pending_events,
             )

@@ -211,10 +211,11 @@ class Reader:
         self.roster.notes(view.session).aligned_turns = view.turns
         if self._engine.state_stats(view.session) is None:
             return
+        seen = self._sessions.messages
         try:
             aligned = await self._device.run(self._engine.align, view.session, view.known)
         except RuntimeError as error:
-            await self._residency.fail(view.session, error, book)
+            await self._residency.fail(view.session, error, book, seen)
         else:
             _note_rewind(book, view, aligned)
 
@@ -235,14 +236,14 @@ class Reader:
             return False
         lines = checkpoint_lines(view, self._grid)
         job = partial(jobs.stride, self._engine, session, view.known, lines)
-        began = self._clock.monotonic()
+        began, seen = self._clock.monotonic(), self._sessions.messages
         try:
             step = await self._residency.run(session, job, book)
         except OutOfRoomError as error:
-            self._residency.set_aside(session, error.message, error)
+            self._residency.set_aside(session, error.message, error, seen)
             return False
         except RuntimeError as error:
-            await self._residency.fail(session, error, book)
+            await self._residency.fail(session, error, book, seen)
             return False
         _note_rewind(book, view, step.aligned)
         if step.read:
@@ -264,11 +265,12 @@ class Reader:
             return
         book = Logbook()
         forked: jobs.Forked | None = None
+        seen = self._sessions.messages
         with self._holding():
             try:
                 forked = await self._fork(asked, view, book)
             except RuntimeError as error:
-                await self._residency.fail(view.session, error, book)
+                await self._residency.fail(view.session, error, book, seen)
             except ShadowError as error:
                 self._line.fail(question, error)
         await self._journal(book)

@@ -49,19 +49,24 @@ class Residency:
                 if victim is None:
                     raise
                 told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
-                await self._drop(victim, "cap", OVER_CAP, told, book)
+                seen = self.roster.sessions.messages
+                await self._drop(victim, "cap", OVER_CAP, told, book, seen)
                 if self.roster.known(session) is None:
                     raise
 
-    async def fail(self, session: str, error: RuntimeError, book: Logbook) -> None:
-        """The session's state cannot be trusted any more: let go of it and say so."""
+    async def fail(self, session: str, error: RuntimeError, book: Logbook, seen: int) -> None:
+        """The session's state cannot be trusted any more: let go of it and say so.
+
+        ``seen``: see ``Roster.block``.
+        """
         log.error("session %s failed and is dropped", session, exc_info=error)
         why = f"failed: {error}"
-        await self._drop(session, "failed", why, ShadowError(f"session {session!r} {why}"), book)
+        told = ShadowError(f"session {session!r} {why}")
+        await self._drop(session, "failed", why, told, book, seen)
 
-    def set_aside(self, session: str, why: str, told: ShadowError) -> None:
+    def set_aside(self, session: str, why: str, told: ShadowError, seen: int) -> None:
         """The session is not read until its next message, and no question waits for it."""
-        self.roster.block(session, why)
+        self.roster.block(session, why, seen)
         self.line.fail_session(session, told)
 
     async def forget(self, session: str) -> None:
@@ -70,9 +75,15 @@ class Residency:
         await self.device.run(self.engine.drop, session)
 
     async def _drop(
-        self, session: str, reason: t.DropReason, why: str, told: ShadowError, book: Logbook
+        self,
+        session: str,
+        reason: t.DropReason,
+        why: str,
+        told: ShadowError,
+        book: Logbook,
+        seen: int,
     ) -> None:
         committed = self.roster.committed(session)
         await self.device.run(self.engine.drop, session)
         book.add(session, t.Dropped(reason, committed), self.roster.known(session))
-        self.set_aside(session, why, told)
+        self.set_aside(session, why, told, seen)

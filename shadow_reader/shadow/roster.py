@@ -66,10 +66,14 @@ class Roster:
             and behind < self.engine.identity.grid
         )
 
-    def block(self, session: str, why: str) -> None:
-        """Do not read the session until its next message."""
+    def block(self, session: str, why: str, seen: int) -> None:
+        """Do not read the session until its next message after number ``seen``.
+
+        ``seen`` is ``Sessions.messages`` from before whatever failed: a message that came while it
+        did is a new one.
+        """
         notes = self.notes(session)
-        notes.blocked, notes.blocked_at = why, self.sessions.messages
+        notes.blocked, notes.blocked_at = why, seen
 
     def heard_s(self, session: str) -> float:
         """When the session was last heard of, monotonic; minus infinity when it is not live."""

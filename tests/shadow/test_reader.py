@@ -655,7 +655,7 @@ def test_a_session_that_fails_is_dropped_and_named_and_the_others_go_on(method: 
         rig = Rig().start()
         await rig.whole_turn("s", ids(100), "t1")
         await quiet()
-        rig.engine.before = refuse(method)
+        rig.engine.before = refuse(method, 1_000_000)
         await rig.whole_turn("s", [*ids(90), *ids(100, seed=1)], "t2")
         await rig.whole_turn("other", ids(100), "t1")
         asking = rig.ask("s")
@@ -664,13 +664,15 @@ def test_a_session_that_fails_is_dropped_and_named_and_the_others_go_on(method: 
         notes = rig.reader.roster.notes("s")
         assert notes.blocked == f"failed: the device said no to {method}"
         assert "s" not in rig.engine.states
-        (dropped,) = await rig.events("s", t.Dropped)
-        assert dropped.reason == "failed"
+        dropped = await rig.events("s", t.Dropped)
+        # Once for each message that came since the last failure.
+        assert [drop.reason for drop in dropped] in (["failed"], ["failed"] * 2, ["failed"] * 3)
         (result,) = await settle(asking)
         assert isinstance(result, ShadowError)
         assert "the device said no" in result.message
         assert rig.lease.free
         # The next message is a new chance.
+        rig.engine.before = lambda _method, _session: None
         await rig.whole_turn("s", [*ids(90), *ids(100, seed=1)], "t3")
         await quiet()
         rig.assert_exact("s")
@@ -706,6 +708,20 @@ async def test_a_failing_session_is_not_tried_again_and_again() -> None:
     assert rig.engine.chunks() == 1
     assert rig.reader.rounds < 10
     await rig.stop()
+
+
+@virtual
+async def test_a_message_that_comes_while_a_session_fails_is_not_missed() -> None:
+    """Its block is lifted by what came after the failing job began, not after it was dropped."""
+    for moment in range(1, 8):
+        rig = Rig(turns_block=False).start()
+        rig.engine.before = refuse("read_chunk")
+        await rig.prompt("s", ids(100), "t1")
+        await asyncio.sleep(0.03 * moment)  # the chunk fails at 0.1, the state is gone at 0.2
+        await rig.output("s", "t1", 0, [1])
+        await quiet()
+        rig.assert_exact("s")
+        await rig.stop()
 
 
 @virtual
