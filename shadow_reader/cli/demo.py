@@ -14,6 +14,7 @@ import typer
 from shadow_reader.cli.demo_stage import Stage, show_result
 from shadow_reader.cli.options import JsonFlag, ModelOption, invocation
 from shadow_reader.cli.output import ExitCode, errors, people, print_json
+from shadow_reader.errors import ShadowError
 
 if TYPE_CHECKING:
     from shadow_reader.cli.demo_run import Demo, DemoResult
@@ -65,7 +66,9 @@ def demo(
         with stage:
             stage.introduce(recording, settings)
             body = asyncio.run(_run(recording, settings, shared.config, folder, seed, keep, stage))
-    except BaseException as error:
+    except asyncio.CancelledError:
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except ShadowError as error:
         stage.show_log(error)
         raise
     finally:

@@ -38,7 +38,7 @@ from shadow_reader.shadow.status import SessionStatus
 from shadow_reader.store.reader import JournalReader
 
 Say: TypeAlias = Callable[[str], None]
-Show: TypeAlias = Callable[[int, SessionStatus], None]
+Show: TypeAlias = Callable[[int, SessionStatus | None], None]
 Asked: TypeAlias = Callable[[DemoQuestion, str, Reply], None]
 
 POLL_S: Final = 0.1
@@ -221,6 +221,7 @@ class Demo:
         gone, self._client = self._client, None
         if gone is not None:
             await gone.close()
+        self.show(self._done, None)
         self.server = await ServerProcess.start(
             self.settings, folder=self.folder, config=self.config
         )

@@ -15,6 +15,7 @@ from shadow_reader.cli.output import bytes_shown, facts
 if TYPE_CHECKING:
     from shadow_reader.cli.demo_plan import DemoQuestion
     from shadow_reader.config import Settings
+    from shadow_reader.errors import ShadowError
     from shadow_reader.replay.records import Recording
     from shadow_reader.shadow.questions import Reply
     from shadow_reader.shadow.status import SessionStatus
@@ -65,8 +66,11 @@ class Stage:
         """One line above the bar."""
         self._console.print(Text(words), soft_wrap=True)
 
-    def show(self, turns_done: int, status: SessionStatus) -> None:
-        """Move the bar: what is known, and how much of it was read."""
+    def show(self, turns_done: int, status: SessionStatus | None) -> None:
+        """Move the bar: what is known, and how much of it was read; None: no server runs."""
+        if status is None:
+            self._progress.update(self._bar, total=None, where="no server runs")
+            return
         self._progress.update(
             self._bar,
             total=max(status.known, 1),
@@ -80,9 +84,9 @@ class Stage:
         self._console.print(Text.assemble(("? ", "bold cyan"), question.question, f" ({when})"))
         show_reply(self._console, reply)
 
-    def show_log(self, error: BaseException) -> None:
+    def show_log(self, error: ShadowError) -> None:
         """The end of a process's log, if the error carries one."""
-        log = getattr(error, "details", {}).get("log")
+        log = error.details.get("log")
         if log:
             self._console.print(Panel(Text(log), title="log", title_align="left", style="dim"))
 
