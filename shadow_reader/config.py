@@ -1,18 +1,25 @@
 """Settings: frozen, every one with a limit, read once at the start.
 
-Law: a key that is unknown, malformed or out of range stops the start with the key's name; nothing
-is ignored. Sources, the later wins: defaults, ``shadow.toml``, ``QWEN38_SHADOW_*`` variables,
-explicit overrides (command line, library).
+Law: a key that is unknown, malformed or out of range stops the start; the error names every such
+key and where it came from. Nothing is ignored. Sources, the later wins: defaults, ``shadow.toml``,
+``QWEN38_SHADOW_*`` variables, explicit overrides (command line, library).
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from shadow_reader.errors import SettingsError
 
@@ -64,7 +71,9 @@ class Settings(BaseModel):
         export_bytes: largest state that is handed out as a file.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, validate_default=True
+    )
 
     model: str = ""
     dir: Path | None = None
@@ -87,13 +96,29 @@ class Settings(BaseModel):
     context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
     question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
     open_questions: Annotated[int, Field(ge=1, le=1024)] = 16
-    export_bytes: Annotated[int, Field(ge=1024)] = GIB
+    export_bytes: Annotated[int, Field(ge=1024, le=1024 * GIB)] = GIB
 
-    @model_validator(mode="after")
-    def _token_for_open_binds(self) -> Settings:
-        if self.host not in LOOPBACK and not self.token:
-            raise ValueError(f"host {self.host!r} is not loopback: set a token")
-        return self
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_setting_is_a_switch(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("true and false mean nothing here")
+        return value
+
+    @field_validator("journal", "dir", mode="before")
+    @classmethod
+    def _a_path_has_a_name(cls, value: Any) -> Any:
+        if value == "":
+            raise ValueError("an empty path names nothing")
+        return value
+
+    @field_validator("token")
+    @classmethod
+    def _token_for_open_binds(cls, value: str | None, info: ValidationInfo) -> str | None:
+        host = info.data.get("host", "")
+        if host not in LOOPBACK and not value and "host" in info.data:
+            raise ValueError(f"host {host!r} is not loopback: set a token")
+        return value
 
     @property
     def cap_bytes(self) -> int:
@@ -132,14 +157,44 @@ def load_settings(
         SettingsError: names every key that is wrong, and where it came from.
     """
     values: dict[str, Any] = {}
-    if file is not None:
-        values |= _from_file(file)
-    values |= _from_environ(environ or {})
-    values |= {key: value for key, value in (overrides or {}).items() if value is not None}
+    sources: dict[str, str] = {}
+    problems: list[dict[str, str]] = []
+    for source, key, value in _given(file, environ or {}, overrides or {}, problems):
+        values[key] = value
+        sources[key] = source
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
-        raise _settings_error(error) from error
+        problems += _problems(error, sources)
+    if problems:
+        text = "; ".join(f"{p['key']} ({p['source']}): {p['problem']}" for p in problems)
+        raise SettingsError(f"bad settings: {text}", problems=problems)
+    return settings
+
+
+def _given(
+    file: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, Any],
+    problems: list[dict[str, str]],
+) -> Iterator[tuple[str, str, Any]]:
+    """(source, setting, value), the later wins; variables that name no setting are problems."""
+    if file is not None:
+        for key, value in _from_file(file).items():
+            yield str(file), key, value
+    for name, value in environ.items():
+        if not name.startswith(ENV_PREFIX):
+            continue
+        setting = ENV_KEYS.get(name.removeprefix(ENV_PREFIX))
+        if setting is not None:
+            yield name, setting, value
+            continue
+        known = ", ".join(ENV_PREFIX + known for known in ENV_KEYS)
+        unknown = f"unknown variable; known are {known}"
+        problems.append({"key": name, "source": "environment", "problem": unknown})
+    for key, value in overrides.items():
+        if value is not None:
+            yield "override", key, value
 
 
 def _from_file(file: Path) -> dict[str, Any]:
@@ -151,23 +206,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         raise SettingsError(f"{file} is not TOML: {error}", file=str(file)) from error
 
 
-def _from_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in environ.items():
-        if not name.startswith(ENV_PREFIX):
-            continue
-        key = ENV_KEYS.get(name.removeprefix(ENV_PREFIX))
-        if key is None:
-            known = ", ".join(ENV_PREFIX + k for k in ENV_KEYS)
-            raise SettingsError(f"unknown variable {name}; known are {known}", key=name)
-        values[key] = value
-    return values
-
-
-def _settings_error(error: ValidationError) -> SettingsError:
-    problems = [
-        {"key": ".".join(str(part) for part in item["loc"]), "problem": item["msg"]}
-        for item in error.errors(include_url=False, include_input=False)
-    ]
-    text = "; ".join(f"{p['key']}: {p['problem']}" if p["key"] else p["problem"] for p in problems)
-    return SettingsError(f"bad settings: {text}", problems=problems)
+def _problems(error: ValidationError, sources: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    for item in error.errors(include_url=False, include_input=False, include_context=False):
+        key = str(item["loc"][0])
+        yield {"key": key, "source": sources.get(key, "default"), "problem": item["msg"]}
