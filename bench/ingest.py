@@ -181,7 +181,7 @@ def turn_blocks(session: str, turn: str) -> Iterator[list[bytes]]:
     ]
     for start in range(0, TURN_DELTAS, BLOCK_LINES):
         yield [
-            line({"kind": "output", **head, "offset": DELTA_IDS * k, "ids": delta(k)})
+            line({"kind": "output", **head, "offset": DELTA_IDS * k, "ids": delta(turn, k)})
             for k in range(start, start + BLOCK_LINES)
         ]
     yield [line({"kind": "end", **head, "produced": DELTA_IDS * TURN_DELTAS})]
@@ -192,9 +192,9 @@ def line(message: dict[str, object]) -> bytes:
     return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def delta(number: int) -> list[int]:
-    """The ids of a turn's delta ``number``."""
-    first = number * 7919
+def delta(turn: str, number: int) -> list[int]:
+    """The ids of delta ``number`` of a turn; no two turns begin with the same."""
+    first = (int(turn[1:]) + 1) * 15_485_863 + number * 7919
     return [(first + i * 104_729) % IDS_BELOW for i in range(DELTA_IDS)]
 
 
@@ -206,7 +206,7 @@ async def poster(
     await post(http, path, {"turn": "t0", "ids": PROMPT})
     for number, due in enumerate(dues):
         await asyncio.sleep(due - time.perf_counter())
-        body = {"offset": DELTA_IDS * number, "ids": delta(number)}
+        body = {"offset": DELTA_IDS * number, "ids": delta("t0", number)}
         await post(http, f"{path}/t0/output", body)
         acknowledged.latencies_ms.append((time.perf_counter() - due) * 1e3)
         acknowledged.deltas[session, "t0"] += 1
@@ -242,7 +242,7 @@ async def check_journal(
         async for row in rows_of(reply):
             number = found[row["session"], row["turn"]]
             assert row["offset"] == DELTA_IDS * number, row
-            assert row["ids"] == delta(number), row
+            assert row["ids"] == delta(row["turn"], number), row
             found[row["session"], row["turn"]] = number + 1
     assert found == acknowledged, "the journal and the acknowledgements differ"
 
