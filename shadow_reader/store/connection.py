@@ -25,6 +25,7 @@ BUSY_MS: Final = 5_000
 
 WRITER_CACHE_KIB: Final = 16 << 10
 READER_CACHE_KIB: Final = 2 << 10
+_RESTARTING_BUSY_MS: Final = 50
 _EMPTYING_BUSY_MS: Final = 250
 _FETCH_ROWS: Final = 64
 
@@ -125,17 +126,26 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-def copy_log(db: sqlite3.Connection) -> tuple[int, int]:
-    """Copy what may be copied, waiting for nobody; (frames in the log, frames copied)."""
-    _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    return frames, copied
+def copy_log(db: sqlite3.Connection) -> int:
+    """Copy what may be copied of the log, waiting for nobody; the frames that are in it."""
+    _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    return int(frames)
+
+
+def restart_log(db: sqlite3.Connection) -> bool:
+    """Copy everything, so that the next commit begins the log anew; False if a reader forbids."""
+    return _checkpoint(db, "RESTART", _RESTARTING_BUSY_MS)
 
 
 def empty_log(db: sqlite3.Connection) -> bool:
     """Copy everything and cut the log to nothing; False while a reader still needs it."""
-    db.execute(f"PRAGMA busy_timeout = {_EMPTYING_BUSY_MS}")
+    return _checkpoint(db, "TRUNCATE", _EMPTYING_BUSY_MS)
+
+
+def _checkpoint(db: sqlite3.Connection, mode: str, busy_ms: int) -> bool:
+    db.execute(f"PRAGMA busy_timeout = {busy_ms}")
     try:
-        busy, _, _ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        busy, _, _ = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     finally:
         db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     return not busy

@@ -146,6 +146,7 @@ class SqliteJournal(JournalReader):
             stack.push_async_callback(self._queue.close)
 
     async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
+        await self._log.bounded()
         try:
             written, sizes = await self._parts.writer.run(partial(self._write, group))
         except sqlite3.Error as error:

@@ -56,7 +56,7 @@ class Keys:
             key = self._find(
                 "SELECT id FROM turns WHERE session = ? AND turn = ?", at
             ) or self._insert(
-                "INSERT INTO turns(session, turn, first_seq, last_seq) VALUES (?, ?, ?, 0)",
+                "INSERT INTO turns(session, turn, first_seq) VALUES (?, ?, ?)",
                 (*at, seq),
             )
             _make_room(self._turns)

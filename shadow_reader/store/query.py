@@ -180,19 +180,16 @@ def _session_key(db: sqlite3.Connection, session: str) -> int | None:
 
 
 def _turn_condition(db: sqlite3.Connection, turn: str, values: dict[str, Any]) -> str:
-    """Narrow the span to the turn's, and compare its key; turns of all sessions without one."""
+    """Begin where the turn did, and compare its key; turns of all sessions without one."""
     if not turn:
         return f"e.turn = {NO_NAME}"
     values["turn"] = turn
     chosen = "turn = :turn" + (" AND session = :session" if "session" in values else "")
-    first, last = db.execute(
-        f"SELECT min(first_seq), max(last_seq) FROM turns WHERE {chosen}", values
-    ).fetchone()
+    (first,) = db.execute(f"SELECT min(first_seq) FROM turns WHERE {chosen}", values).fetchone()
     if first is None:
         values["turn"] = None
         return "FALSE"
     values["after"] = max(values["after"], first - 1)
-    values["upto"] = min(values["upto"], last)
     return f"e.turn IN (SELECT id FROM turns WHERE {chosen})"
 
 

@@ -39,7 +39,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             dead_bytes INTEGER NOT NULL){_STRICT}""",
         f"""CREATE TABLE turns(
             id INTEGER PRIMARY KEY, session INTEGER NOT NULL, turn TEXT NOT NULL,
-            first_seq INTEGER NOT NULL, last_seq INTEGER NOT NULL){_STRICT}""",
+            first_seq INTEGER NOT NULL){_STRICT}""",
         "CREATE INDEX turns_by_session ON turns(session)",
         f"""CREATE TABLE events(
             seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, session INTEGER NOT NULL,

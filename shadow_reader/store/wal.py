@@ -2,8 +2,9 @@
 
 Laws: the log is copied into the database beside the writer, on a connection of its own, while
 appends go on; the writer copies only the few frames that came meanwhile, after which the log
-begins anew. An erasure is done only when the log was emptied after it: then the removed bytes
-are in neither file. Another program that keeps an old read transaction open delays both.
+begins anew. A log that gets long all the same first makes the writer wait for readers, then the
+commits for the copying. An erasure is done only when the log was emptied after it: then the
+removed bytes are in neither file. Another program's old read transaction delays both.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ from typing import Final
 
 from shadow_reader.errors import JournalError
 from shadow_reader.events.types import Entry
-from shadow_reader.store.connection import Connection, copy_log, empty_log
+from shadow_reader.store.connection import Connection, copy_log, empty_log, restart_log
 from shadow_reader.store.queue import Promise
 
 LOG_BYTES: Final = 4 << 20
 """The log is copied whenever it has grown by so much."""
+
+RESTART_AT: Final = 4
+"""At so many times that, the writer waits a moment for readers, so that the log begins anew."""
+
+WAIT_AT: Final = 16
+"""At so many times that, commits wait until it was tried."""
 
 _TAIL_FRAMES: Final = 64
 _MAX_PASSES: Final = 4
@@ -57,6 +64,11 @@ class LogKeeper:
             self._copy_at = log_bytes + LOG_BYTES
             self._copying = asyncio.create_task(self._copy(), name="journal log")
 
+    async def bounded(self) -> None:
+        """Wait for the copying that goes on, if the log is very long."""
+        if self._copying is not None and self._size >= WAIT_AT * LOG_BYTES:
+            await asyncio.wait({self._copying})
+
     def clean(self, promise: Promise[tuple[Entry, ...]], entries: tuple[Entry, ...]) -> None:
         """Keep ``promise`` once the log was emptied of all that is committed now."""
         self._unclean.append((promise, entries))
@@ -73,18 +85,23 @@ class LogKeeper:
             await self._writer.run(empty_log)
 
     async def _copy(self) -> None:
+        # what cannot be copied stays in the log, which grows until copying works again
         try:
-            seen = 0
-            for _ in range(_MAX_PASSES):
-                frames, _copied = await self._side.run(copy_log)
-                if frames - seen < _TAIL_FRAMES:
-                    break
-                seen = frames
-            await self._writer.run(copy_log)
-        except sqlite3.Error:
-            pass  # the log keeps what it has, and grows until copying works again
+            with suppress(sqlite3.Error):
+                await self._copy_aside()
+            with suppress(sqlite3.Error):
+                long = self._size >= RESTART_AT * LOG_BYTES
+                await self._writer.run(restart_log if long else copy_log)
         finally:
             self._copying = None
+
+    async def _copy_aside(self) -> None:
+        seen = 0
+        for _ in range(_MAX_PASSES):
+            frames = await self._side.run(copy_log)
+            if frames - seen < _TAIL_FRAMES:
+                break
+            seen = frames
 
     async def _clean(self) -> None:
         wait_s, longest_s = _RETRY_S

@@ -7,14 +7,15 @@ Rows go in by statements of many rows each: every statement lets the interpreter
 to get it back, which a busy event loop makes slow.
 
 An erased session's rows are overwritten with zeros where they lie, and stay as dead rows until
-``reclaim.py`` leaves them out. Deleting them would make SQLite move other sessions' rows between
-pages, and what it moves stays behind as bytes that no later erasure finds.
+``reclaim.py`` leaves them out. Deleting them, or a change of their length, would make SQLite move
+other sessions' rows between pages, and what it moves stays behind as bytes that no later erasure
+finds. For the same reason rows of ``events`` and ``turns`` are only ever added at the end.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -77,7 +78,6 @@ class EventWriter:
         self._keys = Keys(db)
         self._rows: list[EventRow] = []
         self._touched: dict[int, _Touched] = {}
-        self._turns: dict[int, int] = {}
         row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
         self.last_seq: int = 0 if row is None else row[0]
 
@@ -129,7 +129,6 @@ class EventWriter:
         else:
             touched.last_seq, touched.last_at, touched.erased = seq, at, False
             touched.events += 1
-        self._turns[turn] = seq
         return t.Entry(at, draft.session, draft.turn, draft.event, seq)
 
     def _erase(self, draft: t.Draft) -> t.Entry:
@@ -141,7 +140,7 @@ class EventWriter:
             self._db.execute(statement, (dead,))
         self._db.execute(
             "UPDATE sessions SET name = NULL, erased = 1, dead_bytes = ? WHERE id = ?",
-            (content + events * ROW_BYTES, dead),
+            (content + (events + 1) * ROW_BYTES, dead),
         )
         self._keys.forget_session(draft.session)
         erased = t.SessionErased(events, ids // ID_BYTES)
@@ -157,26 +156,19 @@ class EventWriter:
                 part = rows[start : start + count]
                 self._db.execute(_INSERTS[count], tuple(chain.from_iterable(part)))
                 start += count
-        self._turns.pop(NO_NAME, None)
-        self._update("UPDATE turns SET last_seq = ? WHERE id = ?", _swapped(self._turns))
-        self._turns.clear()
 
     def _update_sessions(self) -> None:
         self._touched.pop(NO_NAME, None)
-        self._update(
+        self._db.executemany(
             _UPDATE_SESSION,
             ((s.last_seq, s.last_at, s.events, s.erased, key) for key, s in self._touched.items()),
         )
         self._touched.clear()
 
-    def _update(self, sql: str, values: Iterable[tuple[object, ...]]) -> None:
-        self._db.executemany(sql, values)
-
     def _undo(self, first: int) -> None:
         self.last_seq = first
         self._rows.clear()
         self._touched.clear()
-        self._turns.clear()
         self._keys.forget()
         with suppress(sqlite3.Error):  # the failure itself may have rolled back already
             if self._db.in_transaction:
@@ -185,7 +177,3 @@ class EventWriter:
         # after a crash could take them for committed. An emptied log holds none.
         with suppress(sqlite3.Error):
             empty_log(self._db)
-
-
-def _swapped(pairs: dict[int, int]) -> Iterable[tuple[int, int]]:
-    return ((value, key) for key, value in pairs.items())

@@ -1,0 +1,92 @@
+"""The write-ahead log stays short while appends go on, and grows only under others' readers."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shadow_reader.store import wal
+from shadow_reader.store.journal import SqliteJournal
+from tests.store.drafts import everything, output, seqs
+
+STEP = 128 << 10
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal's path; its log is copied every 128 KiB."""
+    monkeypatch.setattr(wal, "LOG_BYTES", STEP)
+    return tmp_path / "shadow.db"
+
+
+def log_bytes(path: Path) -> int:
+    return path.with_name(path.name + "-wal").stat().st_size
+
+
+async def test_the_log_is_copied_while_appends_and_reads_go_on(path: Path) -> None:
+    journal = await SqliteJournal.open(path)
+    longest = 0
+    for number in range(600):
+        await journal.submit([output("ab"[number % 2], number, n=200)])
+        longest = max(longest, log_bytes(path))
+        if number % 100 == 0:
+            assert len(await everything(journal)) == number + 1
+    assert journal.stats().bytes > 500_000
+    assert STEP <= longest <= (wal.WAIT_AT + 1) * STEP  # one group more at most
+    await journal.close()
+
+
+async def test_one_large_group_after_the_other_does_not_outrun_the_copying(path: Path) -> None:
+    journal = await SqliteJournal.open(path)
+    longest = 0
+    for number in range(60):
+        await journal.submit([output("a", number * 50 + n, n=500) for n in range(50)])
+        longest = max(longest, log_bytes(path))
+    await journal.close()
+    assert longest <= (wal.WAIT_AT + 4) * STEP  # and one group
+
+
+async def test_a_long_read_of_another_program_lets_the_log_grow_and_its_end_shrink(
+    path: Path,
+) -> None:
+    journal = await SqliteJournal.open(path)
+    await journal.submit([output("a", 0)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        for number in range(1, 300):
+            await journal.submit([output("a", number, n=200)])
+        assert log_bytes(path) > (wal.WAIT_AT + 4) * STEP
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        other.execute("ROLLBACK")
+        for number in range(300, 500):
+            await journal.submit([output("a", number, n=200)])
+        assert log_bytes(path) <= wal.WAIT_AT * STEP
+    assert await seqs(journal) == list(range(1, 501))
+    await journal.close()
+    assert not path.with_name("shadow.db-wal").exists()
+
+
+async def test_a_log_that_cannot_be_copied_is_kept_and_copied_later(path: Path) -> None:
+    journal = await SqliteJournal.open(path)
+
+    def broken(_: sqlite3.Connection) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wal, "copy_log", broken)
+        patched.setattr(wal, "restart_log", broken)
+        for number in range(100):
+            await journal.submit([output("a", number, n=200)])
+        kept = log_bytes(path)
+        assert kept > 4 * STEP
+    for number in range(100, 200):
+        await journal.submit([output("a", number, n=200)])
+    assert log_bytes(path) < kept
+    await journal.close()
+    journal = await SqliteJournal.open(path)
+    assert await seqs(journal) == list(range(1, 201))
+    await journal.close()
