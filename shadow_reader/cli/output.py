@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 import orjson
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -101,14 +102,20 @@ def errors() -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table whose cells are shown as they are; columns that begin with ``#`` hold numbers."""
-    made = Table(title=title or None, title_justify="left", header_style="bold")
+    """A table whose cells are shown as they are.
+
+    Columns that begin with ``#`` hold numbers and keep to one line; the others are folded.
+    """
+    made = Table(
+        title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD
+    )
     for column in columns:
         number = column.startswith("#")
         made.add_column(
             Text(column.removeprefix("#")),
             justify="right" if number else "left",
             overflow="fold",
+            no_wrap=number,
         )
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))

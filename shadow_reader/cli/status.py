@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +99,8 @@ def service_view(status: Status) -> RenderableType:
         ),
         ("waiting to commit", f"{journal.pending:,} of at most {journal.pending_limit:,} events"),
     ]
-    return Group(facts("shadow reader", rows), "", _sessions(status.sessions))
+    parts = (facts("shadow reader", rows), "", _sessions(status.sessions), *_notes(status))
+    return Group(*parts)
 
 
 def _sessions(sessions: Sequence[SessionStatus]) -> RenderableType:
@@ -107,21 +108,29 @@ def _sessions(sessions: Sequence[SessionStatus]) -> RenderableType:
         return Text("no session yet", "dim")
     return table(
         "",
-        ("session", "turns", "#known", "#committed", "#behind", "#rewinds", "#state", "note"),
+        ("session", "#turns", "#known", "#behind", "#rewinds", "#state"),
         (
             (
                 s.session,
-                f"{s.turns:,}{' running' if s.running else ''}",
+                f"{s.turns:,}{' *' if s.running else ''}",
                 s.known,
-                s.committed,
                 _behind(s),
                 s.rewinds,
                 bytes_shown(s.bytes),
-                s.note,
             )
             for s in sessions
         ),
     )
+
+
+def _notes(status: Status) -> Iterator[RenderableType]:
+    """What stands in the way, where the service as a whole is ready."""
+    if any(s.running for s in status.sessions):
+        yield Text("* a turn is running", "dim")
+    if status.state == "ready":
+        for s in status.sessions:
+            if s.note:
+                yield Text.assemble((f"{s.session}: ", "bold"), (s.note, "yellow"))
 
 
 def session_view(status: SessionStatus) -> RenderableType:

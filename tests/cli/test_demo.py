@@ -123,6 +123,7 @@ def test_a_small_session_is_followed_killed_and_proved(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_is_shown_with_its_log(tmp_path: Path) -> None:
     found = demo(tmp_path, "--session", write_recording(tmp_path), "--json", GB="0.00001")
     assert found.code == ExitCode.FAILED
