@@ -1,0 +1,133 @@
+"""Any order of appends, erasures, failures and re-openings, against a list of entries."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from shadow_reader.errors import JournalError
+from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
+from shadow_reader.store import reclaim
+from shadow_reader.store.journal import SqliteJournal
+from tests.store.drafts import erased, everything
+
+T = TypeVar("T")
+
+sessions = st.sampled_from(["a", "b", "c", "ä"])
+drafts = st.builds(
+    t.Draft,
+    at=st.floats(0, 9),
+    session=sessions,
+    turn=st.sampled_from(["", "t1", "t2"]),
+    event=st.one_of(
+        st.just(t.FirstToken()),
+        st.builds(
+            t.Output,
+            st.integers(0, 9),
+            st.builds(Ids.of, st.lists(st.integers(0, 2**32 - 1), max_size=9)),
+        ),
+        st.builds(
+            t.Prompt, st.just(0), st.builds(lambda n: Ids.of(range(n)), st.integers(0, 3000))
+        ),
+    ),
+)
+batches = st.lists(drafts, min_size=1, max_size=5)
+submissions = st.lists(st.one_of(batches, sessions), min_size=1, max_size=6)
+
+
+class JournalModel(RuleBasedStateMachine):
+    """A journal and the list it stands for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "shadow.db"
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(reclaim, "LEAST_DEAD_BYTES", 4000)
+        self.journal = self.run(SqliteJournal.open(self.path))
+        self.model: list[t.Entry] = []
+        self.last_seq = 0
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.journal.close())
+        self.runner.close()
+        self.patched.undo()
+        self.folder.cleanup()
+
+    @rule(group=submissions)
+    def submit(self, group: list[list[t.Draft] | str]) -> None:
+        async def all_at_once() -> list[tuple[t.Entry, ...]]:
+            futures = [self._submit(item) for item in group]
+            return [await future for future in futures]
+
+        assert self.run(all_at_once()) == [self._expect(item) for item in group]
+
+    @rule(group=submissions)
+    def fail(self, group: list[list[t.Draft] | str]) -> None:
+        async def in_vain() -> None:
+            writer = self.journal._parts.writer
+            await writer.run(lambda db: db.execute("PRAGMA query_only = ON"))
+            for future in [self._submit(item) for item in group]:
+                with pytest.raises(JournalError):
+                    await future
+            await writer.run(lambda db: db.execute("PRAGMA query_only = OFF"))
+
+        self.run(in_vain())
+
+    @rule()
+    def reopen(self) -> None:
+        self.run(self.journal.close())
+        self.journal = self.run(SqliteJournal.open(self.path))
+
+    @invariant()
+    def it_holds_the_model(self) -> None:
+        assert self.run(everything(self.journal)) == self.model
+        assert self.journal.stats().last_seq == self.last_seq
+        rows = self.run(self.journal.sessions())
+        live: dict[str, list[t.Entry]] = {}
+        for entry in self.model:
+            live.setdefault(entry.session, []).append(entry)
+        named = sorted(
+            name for name, mine in live.items() if not isinstance(mine[-1].event, t.SessionErased)
+        )
+        assert [row.session for row in rows] == named
+        for row in rows:
+            mine = live[row.session]
+            assert (row.events, row.last_seq, row.last_at) == (len(mine), mine[-1].seq, mine[-1].at)
+
+    def _submit(self, item: list[t.Draft] | str) -> Any:
+        if isinstance(item, str):
+            return self.journal.erase(erased(item))
+        return self.journal.submit(item)
+
+    def _expect(self, item: list[t.Draft] | str) -> tuple[t.Entry, ...]:
+        batch = item
+        if isinstance(batch, str):
+            gone = [entry for entry in self.model if entry.session == batch]
+            self.model = [entry for entry in self.model if entry.session != batch]
+            ids = sum(len(e.event.ids) for e in gone if isinstance(e.event, t.Prompt | t.Output))
+            batch = [replace(erased(batch), event=t.SessionErased(len(gone), ids))]
+        made = []
+        for draft in batch:
+            self.last_seq += 1
+            made.append(t.Entry(draft.at, draft.session, draft.turn, draft.event, self.last_seq))
+        self.model += made
+        return tuple(made)
+
+
+JournalModel.TestCase.settings = settings(max_examples=15, stateful_step_count=12)
+TestJournalModel = JournalModel.TestCase
