@@ -99,7 +99,8 @@ def test_settings_that_are_wrong_stop_the_command(
     monkeypatch.setenv("QWEN38_SHADOW_NOTHING", "1")
     found = run("status")
     assert found.code == ExitCode.USAGE
-    assert found.err.startswith("error: unknown variable QWEN38_SHADOW_NOTHING")
+    assert found.err.startswith("error: ")
+    assert "QWEN38_SHADOW_NOTHING" in found.err
 
 
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
