@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -150,4 +151,5 @@ class History(RuleBasedStateMachine):
             self.stored += len(event.ids) if isinstance(event, t.Prompt | t.Output) else 0
 
 
+History.TestCase.settings = settings(max_examples=settings().max_examples // 3)
 TestHistories = History.TestCase

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
@@ -66,6 +66,7 @@ class SharedBuffers(RuleBasedStateMachine):
             assert ids.array().tolist() == model
 
 
+SharedBuffers.TestCase.settings = settings(max_examples=settings().max_examples // 3)
 TestSharedBuffers = SharedBuffers.TestCase
 
 

@@ -79,7 +79,7 @@ async def test_what_was_erased_is_nowhere_in_the_files(
     choices, content = random.Random(seed), Content(seed)
     names = [f"s{n}" for n in range(10)]
     journal = await SqliteJournal.open(path)
-    for _ in range(5):
+    for _ in range(4):
         for _ in range(5):  # sessions' rows lie between each other's
             await journal.submit([content.draft(choices.choice(names)) for _ in range(12)])
         for name in choices.sample(names, 2):

@@ -129,5 +129,7 @@ class JournalModel(RuleBasedStateMachine):
         return tuple(made)
 
 
-JournalModel.TestCase.settings = settings(max_examples=15, stateful_step_count=12)
+JournalModel.TestCase.settings = settings(
+    max_examples=settings().max_examples // 8, stateful_step_count=12
+)
 TestJournalModel = JournalModel.TestCase
