@@ -12,11 +12,14 @@ Mathematics: Yang et al., "Gated Delta Networks", 2024 (the WY form of a chunk's
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn.functional import pad
 
-CHUNK = {"cpu": 32, "cuda": 64}
-"""Tokens a chunk: caches like small squares, a GPU likes few steps in a row."""
+_CHUNK = 64
+_NARROW_CHUNK = 32
+"""For heads of fewer than 64 elements, where a chunk's squares cost more than its states."""
 _BASE = 8
 _EPS = 1e-6
 _NOTHING = -200.0
@@ -55,7 +58,7 @@ def gated_delta(
     beta: torch.Tensor,
     state: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read n tokens in chunks of at most ``CHUNK[device]``.
+    """Read n tokens in chunks of 64, or of 32 where the heads are narrow.
 
     Args:
         q, k: [n, key_heads, key_dim] float32, any length. A key head serves
@@ -71,46 +74,75 @@ def gated_delta(
     n, values, value_dim = v.shape
     if n == 1:
         return naive_gated_delta(q=q, k=k, v=v, g=g, beta=beta, state=state)
+    largest = _CHUNK if k.shape[2] >= _CHUNK else _NARROW_CHUNK
+    size = min(largest, max(_BASE, 1 << (n - 1).bit_length()))
+    parts = _within_chunks(q=q, k=k, v=v, g=g, beta=beta, size=size)
+
+    state = state.clone(memory_format=torch.contiguous_format)
+    writes, out = parts.writes, torch.empty_like(parts.writes)
+    steps = zip(out, parts.asks, writes, parts.meets, parts.enters, parts.kept, strict=True)
+    for told, ask, write, meet, enter, keep in steps:
+        torch.bmm(ask, state, out=told)
+        write.baddbmm_(meet, state, alpha=-1)
+        state.mul_(keep).baddbmm_(enter, write)
+    out.view(-1, size, value_dim).baddbmm_(parts.reads, writes.view(-1, size, value_dim))
+    return out.transpose(1, 2).reshape(-1, values, value_dim)[:n], state
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What can be said of every chunk before the state that it meets is known.
+
+    All [chunks, value_heads, size, ...] but ``reads`` [chunks * value_heads, size, size].
+    """
+
+    asks: torch.Tensor  # [.., key_dim] queries, decayed from the chunk's start
+    meets: torch.Tensor  # [.., key_dim] what of the state each token's write takes off
+    writes: torch.Tensor  # [.., value_dim] what each token would write if the state were zero
+    enters: torch.Tensor  # [.., key_dim, size] keys, decayed to the chunk's end
+    kept: torch.Tensor  # [.., 1, 1] the chunk's whole decay
+    reads: torch.Tensor  # what each token reads of those before it in the chunk
+
+
+def _within_chunks(
+    *,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    size: int,
+) -> _Parts:
+    values, value_dim = v.shape[1:]
     keys, key_dim = k.shape[1:]
-    group = values // keys
-    size = min(CHUNK[v.device.type], max(_BASE, 1 << (n - 1).bit_length()))
-    chunks = -(-n // size)
-    blocks, wide = chunks * values, (chunks, keys, group, size, -1)
+    chunks, group = -(-v.shape[0] // size), values // keys
+    square, wide = (chunks, values, size, size), (chunks, keys, group, size, -1)
 
     q = _chunked(q, chunks, size, _inverse_length(q).mul_(key_dim**-0.5))
     k = _chunked(k, chunks, size, _inverse_length(k))
-    v = _chunked(v, chunks, size).view(blocks, size, value_dim)
+    v = _chunked(v, chunks, size).view(-1, size, value_dim)
     beta = _chunked(beta[:, :, None], chunks, size)
     decay, grown, leaving, kept = _decays(_chunked(g[:, :, None].double(), chunks, size))
 
     # Above their diagonals these hold anything, infinities too: nothing there is read.
     flat_q, flat_k = q.view(-1, size, key_dim), k.view(-1, size, key_dim)
-    transposed = flat_k.transpose(1, 2)
-    system = torch.bmm(flat_k, transposed).view(chunks, keys, 1, size, size) * decay.view(wide)
-    system = system.view(chunks, values, size, size).mul_(beta)
-    reads = torch.bmm(flat_q, transposed).view(chunks, keys, 1, size, size) * decay.view(wide)
-    reads = reads.view(blocks, size, size).tril_()
-    solved = invert_unit_lower(system.view(blocks, size, size)).view(system.shape)
+    turned = flat_k.transpose(1, 2)
+    system = torch.bmm(flat_k, turned).view(chunks, keys, 1, size, size) * decay.view(wide)
+    system = system.view(square).mul_(beta)
+    reads = torch.bmm(flat_q, turned).view(chunks, keys, 1, size, size) * decay.view(wide)
+    solved = invert_unit_lower(system.view(-1, size, size)).view(square)
 
-    # What each token would write were S zero, and the key that takes off what S already tells.
     meets = (solved * (beta * grown).transpose(2, 3)).view(-1, group * size, size)
-    meets = torch.bmm(meets, flat_k).view(chunks, values, size, key_dim)
-    writes = solved.mul_(beta.transpose(2, 3)).view(blocks, size, size)
-    writes = torch.bmm(writes, v).view(chunks, values, size, value_dim)
-    enters = (k[:, :, None] * leaving.view(wide)).view(meets.shape).transpose(2, 3)
-
-    states = state.new_empty(chunks + 1, *state.shape)
-    states[0] = state
-    steps = zip(writes, meets, enters, kept, states[:-1], states[1:], strict=True)
-    for write, meet, enter, keep, before, after in steps:
-        write.baddbmm_(meet, before, alpha=-1)
-        torch.mul(before, keep, out=after).baddbmm_(enter, write)
-
-    asks = (q[:, :, None] * grown.view(wide)).view(blocks, size, key_dim)
-    out = torch.bmm(asks, states[:-1].view(blocks, key_dim, value_dim))
-    out = out.baddbmm_(reads, writes.view(v.shape)).view(chunks, values, size, value_dim)
-    out = out.transpose(1, 2).reshape(chunks * size, values, value_dim)
-    return out[:n], states[-1].clone()
+    writes = solved.mul_(beta.transpose(2, 3)).view(-1, size, size)
+    deep = chunks, values, size, key_dim
+    return _Parts(
+        asks=(q[:, :, None] * grown.view(wide)).view(deep),
+        meets=torch.bmm(meets, flat_k).view(deep),
+        writes=torch.bmm(writes, v).view(chunks, values, size, value_dim),
+        enters=(k[:, :, None] * leaving.view(wide)).view(deep).transpose(2, 3),
+        kept=kept,
+        reads=reads.view(-1, size, size).tril_(),
+    )
 
 
 def invert_unit_lower(system: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         weight: [d] float32, the whole factor (a zero-centred checkpoint weight plus one).
 
     Returns:
-        [..., d], contiguous, dtype of ``x``.
+        [..., d], dtype of ``x``, in the memory order of ``x``.
     """
     norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

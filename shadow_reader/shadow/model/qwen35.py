@@ -79,6 +79,17 @@ class Qwen35:
         self._rotary = Rotary(config.rotary_dim, config.rope_theta, device)
 
     @property
+    def build(self) -> str:
+        """What besides the weights the bits depend on: library, processor, and CPU threads.
+
+        States of another build are as good but not bit-equal.
+        """
+        if self.device.type == "cuda":
+            return f"torch {torch.__version__}, {torch.cuda.get_device_name(self.device)}"
+        capability = torch.backends.cpu.get_cpu_capability()
+        return f"torch {torch.__version__}, {capability}, {torch.get_num_threads()} threads"
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes the weights take on the device."""
         return sum(t.numel() * t.element_size() for t in self._parameters.tensors())

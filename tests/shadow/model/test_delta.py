@@ -38,7 +38,7 @@ def exact(given_: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     n=st.integers(1, 150),
     keys=st.integers(1, 3),
     group=st.integers(1, 3),
-    key_dim=st.sampled_from([4, 16, 20]),
+    key_dim=st.sampled_from([4, 16, 20, 64]),
     value_dim=st.sampled_from([4, 16, 24]),
     decay=st.sampled_from([0.0, 1e-3, 0.3, 5.0, 60.0]),
     seed=st.integers(0, 2**16),

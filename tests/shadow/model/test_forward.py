@@ -156,6 +156,11 @@ def test_logits_of_chosen_ids_are_rows_of_all(model: Qwen35) -> None:
     torch.testing.assert_close(last, every[-1:, chosen])
 
 
+def test_build_names_what_bits_depend_on(model: Qwen35) -> None:
+    assert torch.__version__ in model.build
+    assert f"{torch.get_num_threads()} threads" in model.build
+
+
 def test_our_own_mistakes_are_caught(model: Qwen35) -> None:
     empty = model.empty_state()
     pages, state, _ = read_in_parts(model, some_ids(8), [8])

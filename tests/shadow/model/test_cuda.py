@@ -1,0 +1,73 @@
+"""The same laws on a GPU; skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shadow_reader.shadow.model import Qwen35, RecurrentState, Step, load_model
+from tests.shadow.model.oracle import distance
+from tests.shadow.model.small import step_bits
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+IDS = torch.randint(0, 248_077, (1100,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen35:
+    return load_model("random:tiny", device="cuda")
+
+
+def read(model: Qwen35, cuts: list[int]) -> tuple[list[torch.Tensor], RecurrentState, list[Step]]:
+    pages: list[torch.Tensor] = []
+    state, steps, position = model.empty_state(), [], 0
+    for part in torch.split(IDS.to(model.device), cuts):
+        step = model.forward(part, position=position, past=pages, state=state)
+        pages, state, position = [*pages, step.rows], step.state, position + len(part)
+        steps.append(step)
+    return pages, state, steps
+
+
+def cpu_bits(step: Step) -> list[bytes]:
+    state = RecurrentState(step.state.recurrent.cpu(), step.state.conv.cpu())
+    return step_bits(Step(step.hidden.cpu(), step.rows.cpu(), state))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_same_reading_as_on_the_cpu(dtype: torch.dtype) -> None:
+    on_gpu = load_model("random:tiny", device="cuda", dtype=dtype)
+    on_cpu = load_model("random:tiny", device="cpu", dtype=torch.float32)
+    assert on_gpu.weights_hash == on_cpu.weights_hash
+    within = 2e-5 if dtype == torch.float32 else 5e-2
+    cuts = [512, 512, 1, 75]
+    _, gpu_state, gpu_steps = read(on_gpu, cuts)
+    _, cpu_state, cpu_steps = read(on_cpu, cuts)
+    for mine, wanted in zip(gpu_steps, cpu_steps, strict=True):
+        assert distance(mine.hidden.cpu(), wanted.hidden) < within
+        assert distance(mine.rows.cpu(), wanted.rows) < within
+    assert distance(gpu_state.recurrent.cpu(), cpu_state.recurrent) < within
+
+
+def test_bits_depend_on_the_arguments_alone(model: Qwen35) -> None:
+    pages, state, steps = read(model, [512, 512, 76])
+    again = read(model, [512, 512, 76])[2]
+    assert [cpu_bits(step) for step in steps] == [cpu_bits(step) for step in again]
+    ids = IDS[:300].to(model.device)
+    plain = cpu_bits(model.forward(ids, position=1100, past=pages, state=state))
+    slab = torch.full((5, *pages[0].shape), float("nan"), device="cuda", dtype=model.dtype)
+    slab[3], slab[0] = pages[0], pages[1]
+    scattered = [slab[3], slab[0], pages[2].clone()]
+    assert cpu_bits(model.forward(ids, position=1100, past=scattered, state=state)) == plain
+
+
+def test_forward_never_waits_for_the_device(model: Qwen35) -> None:
+    pages, state, _ = read(model, [512, 512, 76])
+    ids = IDS[:300].to(model.device)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step = model.forward(ids, position=1100, past=pages, state=state)
+        model.logits(step.hidden[-1:], ids[:3])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
