@@ -501,6 +501,21 @@ async def test_closing_ends_what_is_in_flight_and_journals_it_before_the_end(
     assert [end.reason for end in ends] == ["failed"] * 2
 
 
+async def test_no_question_ends_after_the_service_did(tmp_path: Path) -> None:
+    for moment in range(1, 30, 2):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        async with runtime(folder) as shadow:
+            await whole_turn(shadow, "s", [1] * 100)
+            asking = asyncio.create_task(shadow.ask("s", "q", ["a", "b"]))
+            await steps(moment)
+        await settle(asking)
+        found = await reopened(folder)
+        assert found[-1] == t.EngineStopped("closed")
+        questions = sum(isinstance(event, t.Question) for event in found)
+        assert questions == sum(isinstance(e, t.Answer | t.QuestionEnded) for e in found)
+
+
 async def fail_inside(shadow: Runtime) -> None:
     async with shadow:
         await whole_turn(shadow, "s", [1] * 400)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.engine import Aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Logbook:
                 self.deeds[-1] = replace(last, event=longer)
                 return
         self.add(view.session, event, view)
+
+    def rewind(self, view: SessionView, aligned: Aligned) -> None:
+        """The state was compared with the ids; it may have gone back."""
+        if aligned.cut is not None:
+            self.add(view.session, t.Rewind(aligned.cut, aligned.committed, aligned.reread), view)
 
     def add(self, session: str, event: t.SessionEvent, view: SessionView | None) -> None:
         """Something else was done to ``session``; ``view`` is what was known of it then."""

@@ -30,7 +30,7 @@ from shadow_reader.events.log import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread
-from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
+from shadow_reader.shadow.engine import Engine, OutOfRoomError
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.logbook import Logbook
 from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, answerable, plan
@@ -67,7 +67,7 @@ class Reader:
         burst_s: float,
     ) -> None:
         self.roster = Roster(sessions, engine, clock)
-        self._residency = Residency(engine, device, self.roster, line)
+        self._residency = Residency(engine, device, self.roster, line, self._wanted)
         self._sessions = sessions
         self._engine = engine
         self._device = device
@@ -208,16 +208,15 @@ class Reader:
         await self._journal(book)
 
     async def _align(self, view: SessionView, book: Logbook) -> None:
-        self.roster.notes(view.session).aligned_turns = view.turns
-        if self._engine.state_stats(view.session) is None:
-            return
         seen = self._sessions.messages
-        try:
-            aligned = await self._device.run(self._engine.align, view.session, view.known)
-        except RuntimeError as error:
-            await self._residency.fail(view.session, error, book, seen)
-        else:
-            _note_rewind(book, view, aligned)
+        if self._engine.state_stats(view.session) is not None:
+            try:
+                aligned = await self._device.run(self._engine.align, view.session, view.known)
+            except RuntimeError as error:
+                await self._residency.fail(view.session, error, book, seen)
+            else:
+                book.rewind(view, aligned)
+        self.roster.notes(view.session).aligned_turns = view.turns
 
     async def _burst(self, session: str) -> None:
         """Read chunks of one session until it is fresh, the time is up, or somebody waits."""
@@ -245,7 +244,9 @@ class Reader:
         except RuntimeError as error:
             await self._residency.fail(session, error, book, seen)
             return False
-        _note_rewind(book, view, step.aligned)
+        if step is None:
+            return False
+        book.rewind(view, step.aligned)
         if step.read:
             ms = round(1000 * (self._clock.monotonic() - began), 3)
             window: t.WindowName = "question" if self._line.waits_for(session) else "idle"
@@ -277,7 +278,9 @@ class Reader:
         if forked is not None and forked.probabilities is not None:
             await self._hand_over(asked, view, forked, forked.probabilities)
 
-    async def _fork(self, asked: OpenQuestion, view: SessionView, book: Logbook) -> jobs.Forked:
+    async def _fork(
+        self, asked: OpenQuestion, view: SessionView, book: Logbook
+    ) -> jobs.Forked | None:
         job = partial(
             jobs.fork,
             self._engine,
@@ -289,7 +292,8 @@ class Reader:
             wait=asked.waiting.wait,
         )
         forked = await self._residency.run(view.session, job, book)
-        _note_rewind(book, view, forked.aligned)
+        if forked is not None:
+            book.rewind(view, forked.aligned)
         return forked
 
     async def _hand_over(
@@ -341,9 +345,3 @@ class Reader:
                     "session %s at %d: the state digest is %s, but %s was journaled",
                     *(session, new.position, new.digest, earlier.digest),
                 )
-
-
-def _note_rewind(book: Logbook, view: SessionView, aligned: Aligned) -> None:
-    if aligned.cut is not None:
-        event = t.Rewind(aligned.cut, aligned.committed, aligned.reread)
-        book.add(view.session, event, view)

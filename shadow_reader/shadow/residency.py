@@ -28,18 +28,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Residency:
-    """Runs device jobs that need memory, and drops states."""
+    """Runs device jobs that need memory, and drops states.
+
+    Args:
+        wanted: whether somebody else waits for the device.
+    """
 
     engine: Engine
     device: DeviceThread
     roster: Roster
     line: QuestionLine
+    wanted: Callable[[], bool]
 
-    async def run(self, session: str, job: Callable[[], T], book: Logbook) -> T:
+    async def run(self, session: str, job: Callable[[], T], book: Logbook) -> T | None:
         """Run a job of ``session``; when it finds no room, drop idle states until it does.
 
+        None: room was made, but now somebody waits for the device, or the session went away.
+
         Raises:
-            OutOfRoomError: nobody is left who could make room, or the session went away.
+            OutOfRoomError: nobody is left who could make room.
         """
         while True:
             try:
@@ -51,8 +58,8 @@ class Residency:
                 told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
                 seen = self.roster.sessions.messages
                 await self._drop(victim, "cap", OVER_CAP, told, book, seen)
-                if self.roster.known(session) is None:
-                    raise
+                if self.wanted() or self.roster.known(session) is None:
+                    return None
 
     async def fail(self, session: str, error: RuntimeError, book: Logbook, seen: int) -> None:
         """The session's state cannot be trusted any more: let go of it and say so.

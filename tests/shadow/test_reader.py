@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -16,6 +17,7 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events import types as t
 from shadow_reader.shadow.lease import Rank
+from shadow_reader.shadow.plan import STARVED_S
 from shadow_reader.shadow.reader import RECENT_SESSIONS
 from tests.fakes import (
     CONTEXT_IDS,
@@ -161,6 +163,21 @@ async def test_rewinds_go_back_no_further_than_they_must_and_say_so() -> None:
         assert rig.engine.chunks() == chunks
     assert len(await rig.events("s", t.Rewind)) == len(cases)
     await rig.check_laws("s")
+    await rig.stop()
+
+
+@virtual
+async def test_fresh_is_not_said_before_new_ids_were_compared_with_what_was_read() -> None:
+    rig = Rig().start()
+    await rig.whole_turn("s", ids(43), "t1")
+    await rig.reader.wait_fresh("s")
+    rig.assert_exact("s")
+    await rig.whole_turn("s", ids(43, seed=1), "t2")
+    live = rig.sessions.peek("s")
+    assert live is not None
+    assert not rig.reader.roster.fresh(live)
+    await rig.reader.wait_fresh("s")
+    rig.assert_exact("s")
     await rig.stop()
 
 
@@ -313,6 +330,29 @@ async def test_a_burst_lets_go_after_its_time_so_that_drafters_come_in() -> None
     await rig.stop()
 
 
+@virtual
+async def test_a_session_that_is_never_fresh_does_not_starve_the_others() -> None:
+    """A nonce early in each prompt: all of it is read again each turn, and it is never done."""
+    rig = Rig(turns_block=False).start()
+    for name in ("quiet", "silent"):
+        await rig.whole_turn(name, ids(400), "t1")
+    await asyncio.sleep(0.5)
+    began = rig.clock.monotonic()
+    for turn in range(12):
+        await rig.prompt("nonce", [turn, *ids(1000)], f"t{turn}")
+        await asyncio.sleep(10)
+    for name in ("quiet", "silent"):
+        rig.assert_exact(name)
+        reads = [e for e in await all_entries(rig.journal, name) if isinstance(e.event, t.Read)]
+        waited = [after.at - before.at for before, after in pairwise(reads)]
+        assert max(waited, default=0.0) <= STARVED_S + 4 * BURST_S
+    assert rig.clock.monotonic() - began == pytest.approx(120)
+    assert len(rig.read_of("nonce")) > 500, "and it is read all the same"
+    assert (await rig.ask("quiet")).behind == 0
+    await rig.check_laws("nonce")
+    await rig.stop()
+
+
 # -- questions ---------------------------------------------------------------------------------
 
 
@@ -455,11 +495,14 @@ async def test_a_question_on_ids_replaced_a_moment_ago_rewinds_first_also_for_no
     await quiet()
     # While the loop compares "a", the ids of "s" are replaced, and a question on them waits.
     await rig.prompt("a", [*ids(50), *ids(50, seed=1)], "t2")
-    asking = rig.ask("s", wait="now")
+    rig.engine.before = refuse("ask")
+    asking = [rig.ask("s", wait="now") for _ in range(2)]
     await asyncio.sleep(CHUNK_S / 2)
     await rig.prompt("s", [*ids(10), *ids(90, seed=1)], "t2")
-    reply = await asking
+    failed, reply = await settle(*asking)
+    assert isinstance(failed, ShadowError)
     assert (reply.position, reply.behind) == (0, 100)
+    # The rewind is told whatever became of the question that found it.
     (rewind,) = await rig.events("s", t.Rewind)
     assert (rewind.cut, rewind.to) == (10, 0)
     for name in ("a", "s"):
@@ -611,6 +654,38 @@ async def test_states_of_sessions_that_left_memory_go_first_and_do_not_come_back
     reads = [read for name in "abc" for read in await rig.events(name, t.Read)]
     assert sum(read.stop - read.start for read in reads) == 30 * GRID, "nobody was read twice"
     await rig.stop()
+
+
+@virtual
+async def test_a_session_erased_while_room_is_made_for_it_leaves_no_state() -> None:
+    for moment in range(1, 10):
+        rig = Rig(engine=FakeEngine(cap=units(10)), turns_block=False).start()
+        rig.device.costs["drop"] = CHUNK_S
+        await rig.whole_turn("old", ids(9 * GRID), "t1")
+        await quiet(10)
+        await rig.whole_turn("s", ids(9 * GRID), "t1")
+        await asyncio.sleep(0.0511 * moment)
+        await rig.erase("s")
+        await quiet()
+        assert "s" not in rig.engine.states
+        await rig.stop()
+
+
+@virtual
+async def test_law_5_holds_while_room_is_made() -> None:
+    for moment in range(1, 10):
+        rig = Rig(engine=FakeEngine(cap=units(10)), turns_block=False).start()
+        await rig.whole_turn("old", ids(9 * GRID), "t1")
+        await quiet(10)
+        await rig.whole_turn("s", ids(9 * GRID), "t1")
+        asking = rig.ask("s")
+        await asyncio.sleep(0.0511 * moment)
+        began = rig.clock.monotonic()
+        async with rig.lease.request():
+            assert rig.clock.monotonic() - began <= CHUNK_S + 1e-6
+        await asking
+        rig.assert_exact("s")
+        await rig.stop()
 
 
 @virtual
