@@ -15,6 +15,7 @@ from shadow_reader.errors import JournalFormatError
 from shadow_reader.events.codec import Row, decode
 from shadow_reader.events.types import Entry
 from shadow_reader.store.keys import NO_NAME
+from shadow_reader.store.schema import NOT_OUTPUT, OUTPUT_KEY
 
 PAGE_ROWS: Final = 512
 PAGE_BYTES: Final = 4 << 20
@@ -143,7 +144,7 @@ def _statement(
     order = "DESC" if query.newest_first else "ASC"
     if query.kinds is not None:
         kinds = _kind_keys(db, query.kinds)
-        if query.session is None and query.turn is None:
+        if query.session is None and query.turn is None and OUTPUT_KEY not in kinds:
             source, where = _merged(kinds, where, order), ["TRUE"]
         else:
             where.append(f"+e.kind IN ({','.join(map(str, kinds))})")
@@ -163,7 +164,8 @@ def _merged(kinds: list[int], where: list[str], order: str) -> str:
     filters = " AND ".join(where)
     arms = " UNION ALL ".join(
         f"SELECT * FROM (SELECT e.seq FROM events e INDEXED BY events_by_kind"
-        f" WHERE e.kind = {kind} AND {filters} ORDER BY e.seq {order} LIMIT :rows)"
+        f" WHERE e.kind = {kind} AND e.{NOT_OUTPUT} AND {filters}"
+        f" ORDER BY e.seq {order} LIMIT :rows)"
         for kind in kinds
     )
     return (

@@ -24,6 +24,10 @@ from shadow_reader.errors import JournalError, JournalFormatError
 from shadow_reader.store.faults import from_sqlite, from_system
 
 APPLICATION_ID: Final = 0x53684A72  # "ShJr"
+OUTPUT_KEY: Final = 1
+"""The key of output deltas: most of the events, so looking for them needs no index."""
+
+NOT_OUTPUT: Final = f"kind <> {OUTPUT_KEY}"
 Migration: TypeAlias = tuple[str, ...]
 
 _STRICT: Final = " STRICT" if sqlite3.sqlite_version_info >= (3, 37) else ""
@@ -33,6 +37,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
         f"""CREATE TABLE kinds(
             id INTEGER PRIMARY KEY, kind TEXT NOT NULL, version INTEGER NOT NULL,
             UNIQUE(kind, version)){_STRICT}""",
+        f"INSERT INTO kinds(id, kind, version) VALUES ({OUTPUT_KEY}, 'output', 1)",
         f"""CREATE TABLE sessions(
             id INTEGER PRIMARY KEY, name TEXT UNIQUE, last_seq INTEGER NOT NULL,
             last_at REAL NOT NULL, events INTEGER NOT NULL, erased INTEGER NOT NULL,
@@ -45,7 +50,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
             seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, session INTEGER NOT NULL,
             turn INTEGER NOT NULL, kind INTEGER NOT NULL, data BLOB NOT NULL, ids BLOB){_STRICT}""",
         "CREATE INDEX events_by_session ON events(session)",
-        "CREATE INDEX events_by_kind ON events(kind)",
+        f"CREATE INDEX events_by_kind ON events(kind) WHERE {NOT_OUTPUT}",
         """CREATE VIEW journal AS
             SELECT e.seq, e.at, coalesce(s.name, '') AS session, coalesce(t.turn, '') AS turn,
                    k.kind, k.version, CAST(e.data AS TEXT) AS data, e.ids

@@ -17,8 +17,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from shadow_reader.events import types as t
@@ -26,10 +25,11 @@ from shadow_reader.events.codec import Row, encode
 from shadow_reader.events.ids import ID_BYTES
 from shadow_reader.store import reclaim
 from shadow_reader.store.connection import empty_log
-from shadow_reader.store.keys import NO_NAME, Keys
+from shadow_reader.store.keys import NO_NAME, Keys, SessionKey
 from shadow_reader.store.submission import ROW_BYTES, Erasure, Submission
 
 _STATEMENT_ROWS: Final = (64, 16, 4, 1)
+_ROW_CELLS: Final = 7
 _INSERTS: Final = {
     count: "INSERT INTO events(seq, at, session, turn, kind, data, ids) VALUES "
     + ",".join(["(?,?,?,?,?,?,?)"] * count)
@@ -49,8 +49,6 @@ _OVERWRITE: Final = (  # values of the same length, so that no row is moved
     "UPDATE turns SET turn = printf('%.*c', length(CAST(turn AS BLOB)), '-') WHERE session = ?",
 )
 
-EventRow = tuple[int, float, int, int, int, bytes, bytes | None]
-
 
 class Written(NamedTuple):
     """A committed group: each submission's entries, the newest seq, how many events."""
@@ -60,24 +58,15 @@ class Written(NamedTuple):
     events: int
 
 
-@dataclass(slots=True)
-class _Touched:
-    """What a group changes in a session's row."""
-
-    last_seq: int
-    last_at: float
-    events: int
-    erased: bool
-
-
 class EventWriter:
     """The only writer of a journal's file."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._keys = Keys(db)
-        self._rows: list[EventRow] = []
-        self._touched: dict[int, _Touched] = {}
+        self._cells: list[object] = []
+        """The rows that wait for their statement, cell by cell."""
+        self._changed: list[SessionKey] = []
         row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
         self.last_seq: int = 0 if row is None else row[0]
 
@@ -97,6 +86,7 @@ class EventWriter:
         except BaseException:
             self._undo(first)
             raise
+        self._keys.trim()
         return Written(entries, self.last_seq, self.last_seq - first)
 
     def scrub(self, db: sqlite3.Connection) -> bool:
@@ -114,27 +104,31 @@ class EventWriter:
     def _take(self, submission: Submission) -> tuple[t.Entry, ...]:
         if isinstance(submission, Erasure):
             return (self._erase(submission.draft),)
-        return tuple(map(self._add, submission.drafts, submission.rows))
+        return self._add(submission.drafts, submission.rows)
 
-    def _add(self, draft: t.Draft, row: Row) -> t.Entry:
-        at = draft.at
-        self.last_seq = seq = self.last_seq + 1
-        session = self._keys.session(draft.session)
-        turn = self._keys.turn(session, draft.turn, seq)
-        kind = self._keys.kind(row.kind, row.version)
-        self._rows.append((seq, at, session, turn, kind, row.data, row.ids))
-        touched = self._touched.get(session)
-        if touched is None:
-            self._touched[session] = _Touched(seq, at, 1, False)
-        else:
-            touched.last_seq, touched.last_at, touched.erased = seq, at, False
-            touched.events += 1
-        return t.Entry(at, draft.session, draft.turn, draft.event, seq)
+    def _add(self, drafts: Sequence[t.Draft], rows: Sequence[Row]) -> tuple[t.Entry, ...]:
+        lines, cells = self._keys.lines, self._cells
+        seq = self.last_seq
+        entries = []
+        for draft, (kind, version, data, ids) in zip(drafts, rows, strict=True):
+            seq += 1
+            at, name, turn = draft.at, draft.session, draft.turn
+            line = lines.get((name, turn)) or self._keys.line(name, turn, seq)
+            session = line.session
+            if not session.new_events:
+                self._changed.append(session)
+            session.new_events += 1
+            session.last_seq, session.last_at, session.erased = seq, at, False
+            key = self._keys.kind(kind, version)
+            cells += (seq, at, session.key, line.turn, key, data, ids)
+            entries.append(t.Entry(at, name, turn, draft.event, seq))
+        self.last_seq = seq
+        return tuple(entries)
 
     def _erase(self, draft: t.Draft) -> t.Entry:
         self._flush()
         self._update_sessions()
-        dead = self._keys.session(draft.session)
+        dead = self._keys.session(draft.session).key
         events, ids, content = self._db.execute(_MEASURE, (dead,)).fetchone()
         for statement in _OVERWRITE:
             self._db.execute(statement, (dead,))
@@ -144,31 +138,36 @@ class EventWriter:
         )
         self._keys.forget_session(draft.session)
         erased = t.SessionErased(events, ids // ID_BYTES)
-        entry = self._add(replace(draft, event=erased), encode(erased))
-        self._touched[self._keys.session(draft.session)].erased = True
+        (entry,) = self._add([replace(draft, event=erased)], [encode(erased)])
+        self._keys.session(draft.session).erased = True
         return entry
 
     def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        start = 0
+        cells, start = self._cells, 0
         for count in _STATEMENT_ROWS:
-            while len(rows) - start >= count:
-                part = rows[start : start + count]
-                self._db.execute(_INSERTS[count], tuple(chain.from_iterable(part)))
-                start += count
+            step = count * _ROW_CELLS
+            while len(cells) - start >= step:
+                self._db.execute(_INSERTS[count], cells[start : start + step])
+                start += step
+        cells.clear()
 
     def _update_sessions(self) -> None:
-        self._touched.pop(NO_NAME, None)
         self._db.executemany(
             _UPDATE_SESSION,
-            ((s.last_seq, s.last_at, s.events, s.erased, key) for key, s in self._touched.items()),
+            [
+                (s.last_seq, s.last_at, s.new_events, s.erased, s.key)
+                for s in self._changed
+                if s.key != NO_NAME
+            ],
         )
-        self._touched.clear()
+        for session in self._changed:
+            session.new_events = 0
+        self._changed.clear()
 
     def _undo(self, first: int) -> None:
         self.last_seq = first
-        self._rows.clear()
-        self._touched.clear()
+        self._cells.clear()
+        self._changed.clear()
         self._keys.forget()
         with suppress(sqlite3.Error):  # the failure itself may have rolled back already
             if self._db.in_transaction:
