@@ -99,7 +99,6 @@ async def _run(
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    vocabulary = await asyncio.to_thread(load_vocabulary, settings.model_spec())
     demo = Demo(
         settings=settings,
         config=config,
@@ -113,7 +112,12 @@ async def _run(
     )
     staying = False
     try:
-        result = await demo.run(iter(recorded_turns(recording, vocabulary)))
+        loading = asyncio.create_task(asyncio.to_thread(load_vocabulary, settings.model_spec()))
+        try:
+            await demo.start()
+        finally:
+            await asyncio.wait([loading])
+        result = await demo.run(iter(recorded_turns(recording, loading.result())))
         staying = keep
         return result_body(result, demo, staying)
     finally:

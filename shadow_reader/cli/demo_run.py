@@ -25,7 +25,7 @@ from shadow_reader.cli.server_process import (
     environment,
     last_lines,
 )
-from shadow_reader.clock import SystemClock
+from shadow_reader.clock import Clock, SystemClock
 from shadow_reader.config import Settings
 from shadow_reader.errors import ShadowError, UnreachableError
 from shadow_reader.events.ids import Ids
@@ -114,6 +114,11 @@ class Demo:
     _killed: Survival = field(default_factory=Survival)
     _acknowledged: Accepted | None = None
     _done: int = 0
+    _clock: Clock = field(default_factory=SystemClock)
+    _started_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._started_s = self._clock.monotonic()
 
     @property
     def client(self) -> ShadowClient:
@@ -123,9 +128,6 @@ class Demo:
 
     async def run(self, turns: Iterator[RecordedTurn]) -> DemoResult:
         """Feed all turns, with a kill in between, and prove the state exact."""
-        clock = SystemClock()
-        started_s = clock.monotonic()
-        await self._start_server()
         watcher = asyncio.create_task(self._watch(), name="demo-watch")
         try:
             for number in range(self.plan.turns):
@@ -147,7 +149,7 @@ class Demo:
         self.say(f"proof: exported the state ({size:,} bytes); a fresh prefill in another process")
         rebuild = await self._rebuild(state)
         service = await self.client.status()
-        seconds = clock.monotonic() - started_s
+        seconds = self._clock.monotonic() - self._started_s
         return DemoResult(
             status, service.journal.bytes, self._asks, self._killed, digest, rebuild, seconds
         )
@@ -192,7 +194,7 @@ class Demo:
         assert last is not None, "the kill follows an acknowledgement"
         assert last.turn == turn.turn, f"it was one of turn {last.turn}"
         self.say(f"kill -9 in turn {number + 1}: {last.known:,} ids were acknowledged")
-        await self._start_server()
+        await self.start()
         self._killed = await self._survival(turn, last)
         k = self._killed
         word = "nothing is missing" if k.intact else "IDS ARE MISSING"
@@ -217,7 +219,8 @@ class Demo:
 
     # -- parts --------------------------------------------------------------------------------
 
-    async def _start_server(self) -> None:
+    async def start(self) -> None:
+        """Start a server; the one before it, if any, has ended."""
         gone, self._client = self._client, None
         if gone is not None:
             await gone.close()

@@ -89,11 +89,12 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
 # -- the whole ---------------------------------------------------------------------------------
 
 
-def demo(folder: Path, *words: object, timeout_s: float = 110.0, **settings: str) -> Outcome:
+def demo(folder: Path, *words: object, timeout_s: float = 280.0, **settings: str) -> Outcome:
     """Run the demo with its temporary files in ``folder``."""
     return run_process("demo", *words, folder=folder, timeout_s=timeout_s, **settings)
 
 
+@pytest.mark.timeout(300)
 def test_a_small_session_is_followed_killed_and_proved(tmp_path: Path) -> None:
     folder = tmp_path / "tmp"
     folder.mkdir()
