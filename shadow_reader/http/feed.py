@@ -21,7 +21,7 @@ import orjson
 from aiohttp import web
 
 from shadow_reader.errors import BadRequestError, ShadowError, ShutDownError
-from shadow_reader.http.api import NDJSON, Api
+from shadow_reader.http.api import BIG_BYTES, NDJSON, Api
 from shadow_reader.http.bodies import (
     FEED_MESSAGE,
     EndMessage,
@@ -106,7 +106,7 @@ class Feed:
                 for raw in self._splitter.take(block):
                     if line := raw.strip():
                         await self._take(line)
-                    if self._splitter.number % LINES_A_TURN == 0:
+                    if self._splitter.number % LINES_A_TURN == 0 or len(raw) >= BIG_BYTES:
                         await asyncio.sleep(0)
         except ShadowError as error:
             self._put(Pending(self._splitter.number, 0, error))
