@@ -49,7 +49,7 @@ class Past:
     state: RecurrentState
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Parse, measure, print: the table last, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="random:tiny")
@@ -58,13 +58,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--against", choices=["transformers"])
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     model = load_model(args.model, device=args.device)
     oracle = transformers_model(args.model, model) if args.against else None
     rates = measure_rates(model.device, model.dtype)
     depths = [int(depth) for depth in args.depths.split(",")]
-    rows = [measure(model, oracle, depth, args.pairs, rates) for depth in depths]
+    times = [measure(model, oracle, depth, args.pairs) for depth in depths]
+    rates = rates.best(measure_rates(model.device, model.dtype))
+    rows = [row(model, depth, rates, *found) for depth, found in zip(depths, times, strict=True)]
     machine = this_machine(args.device)
     if args.json:
         head = {"model": args.model, "dtype": str(model.dtype), "chunk": CHUNK}
@@ -76,8 +78,10 @@ def main() -> None:
         print_table(rows)
 
 
-def measure(model: Qwen35, oracle: Any | None, depth: int, pairs: int, rates: Rates) -> Row:
-    """Time one chunk at ``depth``, alternating the sides and who goes first."""
+def measure(
+    model: Qwen35, oracle: Any | None, depth: int, pairs: int
+) -> tuple[float, float | None]:
+    """Median ms of one chunk at ``depth``, ours and theirs, alternating who goes first."""
     past = random_past(model, depth)
     sides: list[Callable[[], object]] = [lambda: read(model, past)]
     if oracle is not None:
@@ -89,9 +93,13 @@ def measure(model: Qwen35, oracle: Any | None, depth: int, pairs: int, rates: Ra
         order = range(len(sides)) if pair % 2 else reversed(range(len(sides)))
         for which in order:
             times[which].append(time_ms(sides[which], model.device))
-    ours = median(times[0])
-    hf = median(times[1]) if oracle is not None else None
-    return Row(depth, ours, floor_ms(model, depth, rates), hf, hf / ours if hf else None)
+    return median(times[0]), median(times[1]) if oracle is not None else None
+
+
+def row(model: Qwen35, depth: int, rates: Rates, ms: float, hf_ms: float | None) -> Row:
+    """One line of the table."""
+    ratio = hf_ms / ms if hf_ms is not None else None
+    return Row(depth, ms, floor_ms(model, depth, rates), hf_ms, ratio)
 
 
 def read(model: Qwen35, past: Past) -> object:
@@ -208,9 +216,9 @@ def transformers_reader(oracle: Any, past: Past) -> Callable[[], object]:
 def print_table(rows: list[Row]) -> None:
     """Depth, ours, floor, transformers, ratio."""
     print(f"{'depth':>8} {'ms':>10} {'floor ms':>10} {'hf ms':>10} {'ratio':>7}")
-    for row in rows:
-        hf = f"{row.hf_ms:10.2f} {row.ratio:7.2f}" if row.hf_ms else f"{'-':>10} {'-':>7}"
-        print(f"{row.depth:>8} {row.ms:10.2f} {row.floor_ms:10.2f} {hf}")
+    for each in rows:
+        hf = f"{each.hf_ms:10.2f} {each.ratio:7.2f}" if each.hf_ms else f"{'-':>10} {'-':>7}"
+        print(f"{each.depth:>8} {each.ms:10.2f} {each.floor_ms:10.2f} {hf}")
 
 
 if __name__ == "__main__":

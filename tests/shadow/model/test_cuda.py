@@ -61,6 +61,7 @@ def test_bits_depend_on_the_arguments_alone(model: Qwen35) -> None:
     assert cpu_bits(model.forward(ids, position=1100, past=scattered, state=state)) == plain
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_forward_never_waits_for_the_device(model: Qwen35) -> None:
     pages, state, _ = read(model, [512, 512, 76])
     ids = IDS[:300].to(model.device)
