@@ -94,7 +94,8 @@ def read_page(db: sqlite3.Connection, query: EntryQuery, span: Span | None, rows
             return Page([], None)
         return _fetch(db.execute(*statement), query, span, rows)
     finally:
-        db.execute("ROLLBACK")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
 
 
 def _fetch(cursor: sqlite3.Cursor, query: EntryQuery, span: Span, rows: int) -> Page:

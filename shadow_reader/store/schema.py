@@ -88,8 +88,18 @@ def create(path: Path) -> None:
     """Make an empty journal. The writer's lock is held.
 
     Raises:
+        JournalFormatError: the log of a journal that is gone lies there.
         JournalFullError, JournalError: it could not be made, and nothing of it is left.
     """
+    for end in ("-wal", "-journal"):  # SQLite would play it into the new file
+        log = path.with_name(path.name + end)
+        if log.exists():
+            raise JournalFormatError(
+                f"journal {path} is missing, but its log {log} is there: bring the journal back, "
+                "or remove the log",
+                path=str(path),
+                found=str(log),
+            )
     building = path.with_name(f".{path.name}.new")
     with suppress(FileNotFoundError):
         building.unlink()

@@ -37,14 +37,11 @@ class Append:
         """
         assert drafts, "an append has an event"
         rows = []
-        size = 0
         for draft in drafts:
             assert not isinstance(draft.event, t.SessionErased), "a session is erased by erase()"
             check_envelope(draft)
-            row = encode(draft.event)
-            size += row_size(row)
-            rows.append(row)
-        return cls(tuple(drafts), tuple(rows), size)
+            rows.append(encode(draft.event))
+        return cls(tuple(drafts), tuple(rows), sum(map(row_size, rows)))
 
 
 @dataclass(frozen=True, slots=True)

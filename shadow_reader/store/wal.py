@@ -105,27 +105,32 @@ class LogKeeper:
 
     async def _clean(self) -> None:
         wait_s, longest_s = _RETRY_S
-        while self._unclean:
-            asked, self._unclean = self._unclean, []
-            if await self._emptied():
-                for promise, entries in asked:
-                    promise.set_result(entries)
-                wait_s = _RETRY_S[0]
-                continue
-            self._unclean = asked + self._unclean
-            if self._closing.is_set():
-                self._give_up()
-                break
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), wait_s)
-            wait_s = min(2 * wait_s, longest_s)
-        self._cleaning = None
+        try:
+            while self._unclean:
+                asked = len(self._unclean)
+                if await self._emptied():
+                    self._keep_promises(asked)
+                    wait_s = _RETRY_S[0]
+                    continue
+                if self._closing.is_set():
+                    break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closing.wait(), wait_s)
+                wait_s = min(2 * wait_s, longest_s)
+        finally:
+            self._cleaning = None
+            self._give_up()
 
     async def _emptied(self) -> bool:
         try:
             return await self._writer.run(self._scrub)
         except sqlite3.Error:
             return False
+
+    def _keep_promises(self, count: int) -> None:
+        for promise, entries in self._unclean[:count]:
+            promise.set_result(entries)
+        del self._unclean[:count]
 
     def _give_up(self) -> None:
         for promise, _ in self._unclean:

@@ -28,7 +28,7 @@ from shadow_reader.store.connection import empty_log
 from shadow_reader.store.keys import NO_NAME, Keys, SessionKey
 from shadow_reader.store.submission import ROW_BYTES, Erasure, Submission
 
-_STATEMENT_ROWS: Final = (64, 16, 4, 1)
+_STATEMENT_ROWS: Final = (256, 64, 16, 4, 1)
 _ROW_CELLS: Final = 7
 _INSERTS: Final = {
     count: "INSERT INTO events(seq, at, session, turn, kind, data, ids) VALUES "

@@ -97,6 +97,25 @@ async def test_with_events_in_the_queue(tmp_path: Path) -> None:
     await (await opened(tmp_path)).close()
 
 
+async def test_right_after_an_erasure_was_committed(tmp_path: Path) -> None:
+    for steps in range(12):
+        journal = await opened(tmp_path)
+        await journal.submit([output("a", 0)])
+        erasing = journal.erase(erased("a"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(journal.close(), 30)
+        assert isinstance(erasing.result()[0].seq, int)
+
+    journal = await opened(tmp_path)
+    erasing = journal.erase(erased("a"))
+    closings = []
+    committed = journal._queue._queue[-1].promise  # the commit's, before anybody hears of it
+    committed.add_done_callback(lambda _: closings.append(asyncio.ensure_future(journal.close())))
+    await asyncio.wait_for(erasing, 30)
+    await closings[0]
+
+
 async def test_with_waiters_for_room_and_readers_that_stream(tmp_path: Path) -> None:
     journal = await opened(tmp_path)
     await journal.submit([output("a", n) for n in range(3000)])

@@ -135,6 +135,20 @@ async def test_a_missing_journal_is_not_made_by_a_reader_or_when_told_not_to(
     assert snapshot(tmp_path) == {}
 
 
+async def test_a_log_whose_journal_is_gone_is_not_played_into_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "shadow.db"
+    journal = await SqliteJournal.open(path)
+    await journal.submit([output("a", 0)])
+    copy = tmp_path / "copy.db-wal"
+    copy.write_bytes(path.with_name("shadow.db-wal").read_bytes())
+    await journal.close()
+    before = snapshot(tmp_path)
+    with pytest.raises(JournalFormatError, match=f"its log {copy} is there") as caught:
+        await SqliteJournal.open(tmp_path / "copy.db")
+    assert caught.value.details["found"] == str(copy)
+    assert snapshot(tmp_path) == before
+
+
 async def test_what_a_killed_creation_left_is_no_hindrance(tmp_path: Path) -> None:
     path = tmp_path / "shadow.db"
     for name in (".shadow.db.new", ".shadow.db.new-journal", "shadow.db.lock"):
