@@ -118,6 +118,10 @@ class Rig:
         self.line.fail_session(session, NotFoundError("erased"))
         await self.reader.forget(session)
 
+    async def clock_to(self, at_s: float) -> None:
+        """Sleep until the monotonic clock shows ``at_s``."""
+        await asyncio.sleep(at_s - self.clock.monotonic())
+
     # -- looking ------------------------------------------------------------------------------
 
     def view(self, session: str) -> SessionView:

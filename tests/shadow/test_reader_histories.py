@@ -113,6 +113,10 @@ class Story:
             assert not unexpected, repr(result)
         self.faults.clear()
         self.rig.journal.fails = script([])
+        await quiet(100)  # questions come to their end, and what failed is folded again
+        for live in self.rig.sessions.live():
+            if live.tentative and live.tentative.turn and live.running:
+                await self.rig.end(live.session, live.tentative.turn.turn)
         for session in SESSIONS:
             live = await self.rig.sessions.load(session)
             known = list(live.tentative.known) if live.tentative else []
