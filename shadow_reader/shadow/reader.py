@@ -161,14 +161,15 @@ class Reader:
         self._moved.clear()
 
     def _situation(self) -> Situation:
+        waiting = self._line.waiting()
         return Situation(
             now_s=self._clock.monotonic(),
             grid=self._grid,
             lease_free=self._lease.free,
             turns_block=self._turns_block,
             starved_last=self._starved_last,
-            candidates=self.roster.candidates(),
-            waiting=self._line.waiting(),
+            candidates=self.roster.candidates({question.session for question in waiting}),
+            waiting=waiting,
         )
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from shadow_reader.clock import Clock
@@ -38,10 +38,17 @@ class Roster:
     engine: Engine
     clock: Clock
     _notes: dict[str, Notes] = field(default_factory=dict)
+    _grid: int = 0
+
+    def __post_init__(self) -> None:
+        self._grid = self.engine.identity.grid
 
     def notes(self, session: str) -> Notes:
         """The session's notes; new ones for a new session."""
-        return self._notes.setdefault(session, Notes())
+        found = self._notes.get(session)
+        if found is None:
+            found = self._notes[session] = Notes()
+        return found
 
     def forget(self, session: str) -> None:
         """Keep nothing on the session."""
@@ -61,10 +68,7 @@ class Roster:
         if view is None:
             return False
         behind = len(view.known) - self.committed(live.session)
-        return (
-            self.notes(live.session).aligned_turns == view.turns
-            and behind < self.engine.identity.grid
-        )
+        return self.notes(live.session).aligned_turns == view.turns and behind < self._grid
 
     def block(self, session: str, why: str, seen: int) -> None:
         """Do not read the session until its next message after number ``seen``.
@@ -92,9 +96,38 @@ class Roster:
             if view is not None and view.turns != self.notes(live.session).aligned_turns:
                 yield live
 
-    def candidates(self) -> list[Candidate]:
-        """The live sessions as the plan sees them, also those whose opening is not committed."""
-        return [self._candidate(live) for live in self.sessions.live()]
+    def candidates(self, asked: Container[str] = ()) -> list[Candidate]:
+        """The live sessions that the plan must see: behind, running, or asked about.
+
+        A session whose opening is not committed yet is among them while its turn runs. The rest,
+        which may be a thousand, costs only the look.
+        """
+        now = self.clock.monotonic()
+        found = []
+        for live in self.sessions.live():
+            known = len(live.durable.known) if live.durable else 0
+            committed = self.committed(live.session)
+            notes = self.notes(live.session)
+            behind = known - committed >= self._grid
+            if not behind:
+                notes.unserved_s = None
+            elif notes.unserved_s is None:
+                notes.unserved_s = now
+            if notes.blocked and live.message > notes.blocked_at:
+                notes.blocked = ""
+            if behind or live.running or live.session in asked:
+                found.append(
+                    Candidate(
+                        session=live.session,
+                        known=known,
+                        committed=committed,
+                        running=live.running,
+                        heard_s=live.heard_s,
+                        unserved_s=now if notes.unserved_s is None else notes.unserved_s,
+                        blocked=notes.blocked,
+                    )
+                )
+        return found
 
     def victim(self, session: str) -> str | None:
         """Whose state makes room for ``session``: the one not heard of for longest.
@@ -114,27 +147,6 @@ class Roster:
         for name in tuple(self._notes):
             if self.sessions.peek(name) is None and self.engine.state_stats(name) is None:
                 del self._notes[name]
-
-    def _candidate(self, live: LiveSession) -> Candidate:
-        notes = self.notes(live.session)
-        if notes.blocked and live.message > notes.blocked_at:
-            notes.blocked = ""
-        now = self.clock.monotonic()
-        known = len(live.durable.known) if live.durable else 0
-        committed = self.committed(live.session)
-        if known - committed < self.engine.identity.grid:
-            notes.unserved_s = None
-        elif notes.unserved_s is None:
-            notes.unserved_s = now
-        return Candidate(
-            session=live.session,
-            known=known,
-            committed=committed,
-            running=live.running,
-            heard_s=live.heard_s,
-            unserved_s=now if notes.unserved_s is None else notes.unserved_s,
-            blocked=notes.blocked,
-        )
 
 
 def checkpoint_lines(view: SessionView, grid: int) -> frozenset[int]:

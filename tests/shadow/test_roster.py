@@ -43,9 +43,11 @@ def standing(rig: Rig, session: str, read: int) -> None:
 
 
 @virtual
-async def test_candidates_are_all_live_sessions_as_they_stand() -> None:
+async def test_candidates_are_the_live_sessions_that_matter_as_they_stand() -> None:
     rig = Rig()
     roster = rig.reader.roster
+    await rig.whole_turn("done", [1] * 20, "t1")
+    standing(rig, "done", 16)
     await rig.whole_turn("behind", [1] * 100, "t1")
     await rig.prompt("running", [1] * 20, "t1")
     standing(rig, "running", 16)
@@ -56,6 +58,9 @@ async def test_candidates_are_all_live_sessions_as_they_stand() -> None:
     assert found["behind"] == Candidate("behind", 100, 0, False, 0.0, 0.0)
     assert found["running"] == Candidate("running", 20, 16, True, 0.0, 0.0), "durable ids only"
     assert found["not committed"] == Candidate("not committed", 0, 0, True, 0.0, 0.0)
+    assert "done" not in found
+    (asked,) = (c for c in roster.candidates({"done", "nobody"}) if c.session == "done")
+    assert asked == Candidate("done", 20, 16, False, 0.0, 0.0)
     rig.journal.gate.set()
 
 
@@ -65,7 +70,7 @@ async def test_unserved_counts_from_when_it_fell_behind_or_had_its_last_burst() 
     roster = rig.reader.roster
 
     def unserved() -> float:
-        (candidate,) = roster.candidates()
+        (candidate,) = roster.candidates({"s"})
         return candidate.unserved_s
 
     await rig.whole_turn("s", [1] * 100, "t1")
