@@ -73,12 +73,13 @@ def serve(
     )
 
     def ready(address: Address) -> None:
-        _announce(settings, address, as_json=as_json)
+        announce(settings, address, as_json=as_json)
 
     run(settings, on_ready=ready, ready_file=ready_file)
 
 
-def _announce(settings: Settings, address: Address, *, as_json: bool) -> None:
+def announce(settings: Settings, address: Address, *, as_json: bool) -> None:
+    """Say that the service is ready, and where."""
     journal = str(settings.journal.expanduser().absolute())
     if as_json:
         print_json(

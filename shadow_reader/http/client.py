@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -270,10 +271,16 @@ class ShadowClient:
             async with self._http.request(method, url, **request) as reply:
                 yield reply
         except _BROKEN as error:
-            why = str(error) or type(error).__name__
             raise UnreachableError(
-                f"{self.base_url} does not answer: {why}", url=self.base_url
+                f"{self.base_url} does not answer: {_reason(error)}", url=self.base_url
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno or 0
+        return os.strerror(number) if number > 0 else str(error.os_error.strerror)
+    return str(error) or type(error).__name__
 
 
 def _given(**fields: object) -> Body:

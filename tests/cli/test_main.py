@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from shadow_reader.cli.options import base_url
 from shadow_reader.cli.output import ExitCode
-from tests.cli.conftest import environment, run, run_process
+from tests.cli.conftest import environment, run
 
 COMMANDS = ("serve", "demo", "feed", "ask", "status", "journal", "rebuild")
 HEAVY = ("torch", "aiohttp", "numpy", "pydantic", "tokenizers", "safetensors")
@@ -117,7 +118,23 @@ def test_no_server_answers() -> None:
         assert len(found.err.splitlines()) == 1
 
 
-def test_the_address_comes_from_the_settings() -> None:
-    found = run_process("status", "--json", HOST="localhost", PORT="2")
+def test_the_address_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QWEN38_SHADOW_HOST", "localhost")
+    monkeypatch.setenv("QWEN38_SHADOW_PORT", "2")
+    found = run("status", "--json")
     assert found.code == ExitCode.UNREACHABLE
     assert found.json["error"]["details"] == {"url": "http://localhost:2"}
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:1"),
+        ("0.0.0.0", "http://127.0.0.1:1"),
+        ("::", "http://[::1]:1"),
+        ("::1", "http://[::1]:1"),
+        ("box.lan", "http://box.lan:1"),
+    ],
+)
+def test_a_bound_address_is_one_that_can_be_called(host: str, url: str) -> None:
+    assert base_url(host, 1) == url

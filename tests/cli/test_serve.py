@@ -12,6 +12,9 @@ import orjson
 import pytest
 
 from shadow_reader.cli.output import ExitCode
+from shadow_reader.cli.serve import announce
+from shadow_reader.config import Settings
+from shadow_reader.http.serve import Address
 from tests.cli.conftest import command, environment, run, run_process
 
 PATIENCE_S = 60.0
@@ -41,10 +44,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> int:
     return process.returncode
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_says_where_it_is_and_ends_in_order(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_server_says_where_it_is_and_ends_in_order(tmp_path: Path) -> None:
     journal, ready_file = tmp_path / "shadow.db", tmp_path / "ready.json"
     words = ("--port", "0", "--journal", journal, "--ready-file", ready_file)
     with serving(*words) as (process, said):
@@ -53,7 +53,7 @@ def test_a_server_says_where_it_is_and_ends_in_order(
         assert orjson.loads(ready_file.read_bytes())["url"] == said["address"]
         body = run("status", "--url", said["address"], "--json").json
         assert (body["state"], body["model"]) == ("off", None)
-        assert end(process, number) == ExitCode.OK
+        assert end(process, signal.SIGTERM) == ExitCode.OK
     assert not ready_file.exists()
     assert not journal.with_name("shadow.db-wal").exists()
 
@@ -76,6 +76,7 @@ def test_settings_reach_the_server_from_every_source(tmp_path: Path) -> None:
         assert run("status", *url).code == ExitCode.FAILED
         stats = run("status", *url, "--token", "secret", "--json").json["journal"]
         assert (stats["durability"], stats["pending_limit"]) == ("full", 64)
+        assert end(process, signal.SIGINT) == ExitCode.OK
     finally:
         process.kill()
         process.communicate()
@@ -136,19 +137,11 @@ def test_a_model_that_is_none(tmp_path: Path) -> None:
     assert (found.code, found.json["error"]["code"]) == (ExitCode.USAGE, "bad_model")
 
 
-def test_people_are_told_too(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command("serve", "--port", "0", "--journal", tmp_path / "shadow.db"),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]
-    finally:
-        process.kill()
-        process.communicate()
-    text = "".join(lines)
-    for part in ("ready", "http://127.0.0.1:", "only journaled", "shadow.db", str(process.pid)):
-        assert part in text
+def test_people_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(model="random:tiny", journal=Path("/x/shadow.db"))
+    for model, words in (("random:tiny", "random:tiny"), ("", "only journaled")):
+        chosen = settings.model_copy(update={"model": model})
+        announce(chosen, Address("127.0.0.1", 4711, 99), as_json=False)
+        text = capsys.readouterr().out
+        for part in ("ready", "http://127.0.0.1:4711", words, "/x/shadow.db", "99"):
+            assert part in text

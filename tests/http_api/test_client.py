@@ -238,10 +238,10 @@ def output(offset: int, ids: list[int], turn: str = "t1") -> Message:
 
 
 async def test_a_feed_answers_every_message_in_order(client: ShadowClient) -> None:
-    messages = [prompt([1, 2]), *(output(n, [n]) for n in range(3000))]
+    messages = [prompt([1, 2]), *(output(n, [n]) for n in range(1000))]
     replies = [reply async for reply in client.feed(stream(*messages), window=8)]
-    assert [reply.line for reply in replies] == list(range(1, 3002))
-    assert replies[-1].accepted == Accepted("s", "t1", 3002, 3000, 3002)
+    assert [reply.line for reply in replies] == list(range(1, 1002))
+    assert replies[-1].accepted == Accepted("s", "t1", 1002, 1000, 1002)
     assert all(reply.error is None for reply in replies)
 
 
@@ -372,7 +372,7 @@ async def test_a_server_that_dies_in_the_middle_of_a_feed() -> None:
 async def test_nobody_listens() -> None:
     async with ShadowClient("http://127.0.0.1:1") as client:
         with pytest.raises(
-            UnreachableError, match=r"http://127\.0\.0\.1:1 does not answer"
+            UnreachableError, match=r"127\.0\.0\.1:1 does not answer: Conn"
         ) as caught:
             await client.status()
         assert caught.value.details == {"url": "http://127.0.0.1:1"}
