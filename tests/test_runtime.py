@@ -117,7 +117,7 @@ def our_threads() -> list[str]:
     return sorted(
         thread.name
         for thread in threading.enumerate()
-        if not thread.name.startswith(("asyncio_", "MainThread"))
+        if not thread.name.startswith(("asyncio_", "uvloop_", "MainThread"))
     )
 
 

@@ -162,7 +162,7 @@ MOVES = st.tuples(
 )
 
 
-@settings(max_examples=300 * EFFORT)
+@settings(max_examples=150 * EFFORT)
 @given(st.lists(MOVES, max_size=60))
 def test_laws_hold_in_every_interleaving(moves: list[tuple[str, int]]) -> None:
     async def play() -> None:

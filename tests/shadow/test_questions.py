@@ -531,7 +531,7 @@ MOVES = st.tuples(
 )
 
 
-@settings(max_examples=120 * EFFORT)
+@settings(max_examples=80 * EFFORT)
 @given(
     moves=st.lists(MOVES, max_size=25),
     failures=st.lists(st.sampled_from([False, False, True]), max_size=30),

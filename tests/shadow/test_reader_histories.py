@@ -145,7 +145,7 @@ async def play(story: Story, moves: list[Move]) -> None:
         assert live.durable is None or not live.durable.questions
 
 
-@settings(max_examples=100 * EFFORT)
+@settings(max_examples=80 * EFFORT)
 @given(moves=st.lists(MOVES, max_size=30), turns_block=st.booleans())
 def test_every_history_ends_exact_and_its_journal_says_what_happened(
     moves: list[Move], turns_block: bool
@@ -161,7 +161,7 @@ def test_every_history_ends_exact_and_its_journal_says_what_happened(
     run_virtual(main())
 
 
-@settings(max_examples=60 * EFFORT)
+@settings(max_examples=50 * EFFORT)
 @given(
     moves=st.lists(MOVES, max_size=25),
     failures=st.lists(st.sampled_from([False, False, True]), max_size=40),
@@ -186,7 +186,7 @@ def test_commits_that_fail_at_any_time_end_exact_too(
     run_virtual(main())
 
 
-@settings(max_examples=60 * EFFORT)
+@settings(max_examples=50 * EFFORT)
 @given(moves=st.lists(MOVES, max_size=25), cap=st.integers(3, 40))
 def test_under_a_small_cap_nothing_thrashes(moves: list[Move], cap: int) -> None:
     async def main() -> None:

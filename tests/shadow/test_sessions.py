@@ -728,7 +728,7 @@ class Traffic:
         self.acknowledged.append((accepted, house.journal.stats().last_seq))
 
 
-@settings(max_examples=120 * EFFORT)
+@settings(max_examples=80 * EFFORT)
 @given(
     moves=st.lists(MOVES, max_size=30),
     failures=st.lists(st.sampled_from([False, False, True]), max_size=40),
