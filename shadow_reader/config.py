@@ -51,7 +51,8 @@ class Settings(BaseModel):
             is loaded, torch is not imported, sessions are only journaled.
         dir: folder of model folders. Also holds the cache of weight hashes.
         device: where the model runs; auto takes CUDA when there is one.
-        threads: CPU threads of the model. Part of what makes two states comparable bit for bit.
+        threads: CPU threads of the model; without it all cores but one, which is the event
+            loop's. Part of what makes two states comparable bit for bit.
         cap_gb: GiB that pages, states and checkpoints may take; checked before allocating.
         grid_ids: ids a chunk.
         journal: the journal's file.

@@ -8,6 +8,7 @@ belong to the device thread, and return when the device is done.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -226,8 +227,7 @@ def build_engine(settings: Settings) -> TorchEngine:
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    torch.set_num_threads(settings.threads or default_threads())
     model = load_model(settings.model_spec(), device=device, cache_dir=settings.cache_dir)
     least = least_bytes(model.config, model.dtype, settings.grid_ids)
     if settings.cap_bytes < least:
@@ -244,6 +244,12 @@ def build_engine(settings: Settings) -> TorchEngine:
         cap_bytes=settings.cap_bytes,
         context_ids=settings.context_ids,
     )
+
+
+def default_threads() -> int:
+    """All cores this process may use but one, which is the event loop's; one at least."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (usable or 1) - 1)
 
 
 def least_bytes(config: ModelConfig, dtype: torch.dtype, grid: int) -> int:
