@@ -73,17 +73,21 @@ class Journal(Protocol):
     def submit(self, drafts: Sequence[Draft]) -> Awaitable[tuple[Entry, ...]]:
         """Queue one or more drafts to be committed together, in this order.
 
+        The awaitable is an asyncio future that may be awaited by several, or by none; it raises
+        JournalError or a subclass.
+
         Raises:
-            ShutDownError: the journal is closing. The awaitable (an asyncio future that may be
-            awaited by several, or by none) raises JournalError or a subclass.
+            InvalidInputError: a draft that could not be read back; nothing was queued.
+            ShutDownError: the journal is closing.
         """
         ...
 
     def erase(self, draft: Draft) -> Awaitable[tuple[Entry, ...]]:
         """Queue the removal of every entry of ``draft.session``; ``draft`` takes their place.
 
-        Removed content is overwritten on disk, also in the write-ahead log, before the awaitable
-        is done. The draft's event is a SessionErased whose counts the journal fills in.
+        It keeps its place among the submissions, and fails like one. Removed content is
+        overwritten on disk, also in the write-ahead log, before the awaitable is done. The draft's
+        event is a SessionErased whose counts the journal fills in.
         """
         ...
 
@@ -106,7 +110,12 @@ class Journal(Protocol):
         """Committed entries that match all that is given, by ``seq``, streamed in bounded pages.
 
         ``after`` excludes entries with ``seq`` <= it; ``since`` and ``until`` are unix seconds,
-        the first included, the second not. Reads never wait for the writer.
+        the first included, the second not. Reads never wait for the writer. The newest entry at
+        the first page is the last one given, so reading ends while others append.
+
+        Raises:
+            JournalFormatError: an entry that cannot be read; names its seq.
+            ShutDownError: the journal is closing.
         """
         ...
 
