@@ -17,6 +17,7 @@ from shadow_reader.http.bodies import Body, NoQuery, Query
 from shadow_reader.http.closing import Closing
 from shadow_reader.http.guard import MAX_STREAMS, Bound, read_body
 from shadow_reader.http.parse import Model, parse_body, parse_query
+from shadow_reader.http.turns import Turns
 from shadow_reader.runtime import Runtime
 
 JSON: Final = "application/json"
@@ -36,12 +37,14 @@ class Api:
     Attributes:
         closing: tells the waiting and streaming requests that the service closes.
         streams: feeds and event streams open at once.
+        turns: of the feeds on the event loop.
         document: the OpenAPI document, as JSON.
     """
 
     runtime: Runtime
     document: bytes = b"{}"
     closing: Closing = field(default_factory=Closing)
+    turns: Turns = field(default_factory=Turns)
     streams: Bound = field(default_factory=lambda: Bound("streams", MAX_STREAMS))
 
     @property

@@ -40,7 +40,10 @@ MAX_LINES: Final = 1024
 """Lines of one feed that are read and not yet answered."""
 
 LINES_A_TURN: Final = 32
-"""Lines taken before other requests get the event loop: about 2 ms."""
+"""Lines taken in one turn on the event loop: a few milliseconds."""
+
+REPLIES_A_TURN: Final = 128
+"""Replies written before others get the event loop."""
 
 LINGER_S: Final = 1.0
 """How long what a client still sends is read and thrown away, so that it gets its last replies."""
@@ -72,6 +75,7 @@ class Feed:
     def __init__(self, api: Api, request: web.Request, response: web.StreamResponse) -> None:
         self._sessions = api.runtime.sessions
         self._closing = api.closing
+        self._turns = api.turns
         self._limit = api.settings.body_bytes
         self._splitter = LineSplitter(limit=self._limit)
         self._content = request.content
@@ -103,11 +107,12 @@ class Feed:
             block = b"..."
             while block:
                 block = await self._block()
+                await self._turns.next()
                 for raw in self._splitter.take(block):
                     if line := raw.strip():
                         await self._take(line)
                     if self._splitter.number % LINES_A_TURN == 0 or len(raw) >= BIG_BYTES:
-                        await asyncio.sleep(0)
+                        await self._turns.next()
         except ShadowError as error:
             self._put(Pending(self._splitter.number, 0, error))
         finally:
@@ -196,15 +201,17 @@ class Feed:
                 continue
             replies: list[bytes] = []
             size = 0
-            while self._pending and (not replies or _is_settled(self._pending[0])):
-                pending = self._pending[0]
+            while self._pending and len(replies) < REPLIES_A_TURN:
+                if replies and not _is_settled(self._pending[0]):
+                    break
+                pending = self._pending.popleft()
                 replies.append(await _reply(pending))
                 size += pending.size
-                self._pending.popleft()
             await self._response.write(b"".join(replies))
             self._lines -= len(replies)
             self._bytes -= size
             self._went.set()
+            await asyncio.sleep(0)
 
     async def _linger(self) -> None:
         """Closing a connection with unread bytes resets it, and takes the last replies along."""
