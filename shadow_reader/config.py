@@ -91,9 +91,9 @@ class Settings(BaseModel):
     ask_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 30.0
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8765
-    token: str | None = None
+    token: Annotated[str, Field(min_length=1)] | None = None
     body_bytes: Annotated[int, Field(ge=1024, le=GIB)] = 16 * 1024**2
-    sessions: Annotated[int, Field(ge=1, le=100_000)] = 1024
+    sessions: Annotated[int, Field(ge=1, le=4096)] = 1024
     context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
     question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
     open_questions: Annotated[int, Field(ge=1, le=1024)] = 16

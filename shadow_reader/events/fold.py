@@ -70,16 +70,15 @@ def _fold_open(view: SessionView, draft: t.Draft, event: t.SessionEvent) -> Sess
         case t.Rewind():
             return replace(
                 view,
-                committed=event.to,
                 rewinds=view.rewinds + 1,
                 reread=view.reread + event.reread,
             )
         case t.Read():
-            return replace(view, committed=event.stop, read=view.read + event.stop - event.start)
+            return replace(view, read=view.read + event.stop - event.start)
         case t.Checkpoint():
             return _checkpoint(view, event)
         case t.Dropped():
-            return replace(view, committed=0)
+            return view
         case t.Question() | t.Answer() | t.QuestionEnded():
             return _fold_question(view, draft, event)
         case t.SessionOpened() | t.SessionErased():

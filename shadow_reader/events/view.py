@@ -11,7 +11,7 @@ from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.types import EndReason
 
 MAX_CHECKPOINTS: Final = 6
-"""Checkpoints kept a session; the oldest goes first (DESIGN: six, as the original keeps)."""
+"""Checkpoints kept a session; the oldest goes first."""
 
 MAX_PROMPT_ENDS: Final = 16
 """Prompt ends remembered a session; checkpoints are taken at the last grid lines below them."""
@@ -87,7 +87,6 @@ class SessionView:
         turns: how many turns began.
         past_turns: ids of earlier turns, newest last (bounded).
         prompt_ends: where prompts ended, as far as the ids below still hold (bounded, rising).
-        committed: the grid line the last read or rewind event left the state at.
         checkpoints: digests that hold for the known ids, by position (bounded).
         rewinds: how often the state went back.
         reread: ids that agreed and were read again all the same.
@@ -104,7 +103,6 @@ class SessionView:
     turns: int = 0
     past_turns: tuple[str, ...] = ()
     prompt_ends: tuple[int, ...] = ()
-    committed: int = 0
     checkpoints: tuple[CheckpointView, ...] = ()
     rewinds: int = 0
     reread: int = 0
