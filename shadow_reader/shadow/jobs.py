@@ -14,6 +14,7 @@ from shadow_reader.clock import Clock
 from shadow_reader.errors import ShadowError, TooLargeError
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
+from shadow_reader.shadow.questions import Closing
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ def fork(
     known: Ids,
     *,
     question: Ids,
+    closing: Closing | None,
     letters: tuple[int, ...],
     wait: Literal["fresh", "now"],
 ) -> Forked:
@@ -125,6 +127,8 @@ def fork(
     if aligned.cut is not None or (not fresh and wait == "fresh"):
         return Forked(aligned, None, aligned.committed, 0.0)
     position = len(known) if fresh else aligned.committed
+    if closing is not None:
+        question = closing.after(known.take(position)).extend(question)
     if position + len(question) > engine.context_ids:
         raise TooLargeError(
             f"question has {len(question)} ids; "

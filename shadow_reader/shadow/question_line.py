@@ -27,6 +27,7 @@ from shadow_reader.shadow.questions import (
     OpenQuestion,
     Reply,
     check_choices,
+    closing_of,
     compose_question,
 )
 from shadow_reader.shadow.sessions import Receipt, Sessions
@@ -173,7 +174,9 @@ class QuestionLine:
         receipt = await self.sessions.question(session, event)
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         waiting = Waiting(event.question, session, wait, asked_s)
-        return receipt, OpenQuestion(waiting, event, letters, reply)
+        assert self.vocabulary is not None, "the question was composed with it"
+        closing = closing_of(event, self.vocabulary)
+        return receipt, OpenQuestion(waiting, event, letters, closing, reply)
 
     async def _answered(
         self, receipt: Receipt, asked: OpenQuestion, patience: asyncio.Timeout

@@ -1,8 +1,9 @@
 """Typed questions: how one is written for the model, and the line of those that wait.
 
 A choice is a letter: the model's next-id probabilities of the letters alone, made to sum to one,
-are the answer. The question is the user's next message above what the session holds, so a message
-that is still open there is closed first.
+are the answer. A question of text is the user's next message above what the answer is based on, so
+a message that is still open there is closed first. A journaled question holds its own ids only: the
+closing follows from the ids below it, and its kind says whether one belongs there.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from uuid import uuid4
 from shadow_reader.errors import InvalidInputError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
-from shadow_reader.events.ids import Ids, checked_ids
+from shadow_reader.events.ids import EMPTY, Ids, checked_ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.plan import Waiting
 from shadow_reader.shadow.vocabulary import Vocabulary
 
 MAX_CHOICES: Final = 26
+TEXT_KIND: Final = "text"
+IDS_KIND: Final = "ids"
 MAX_CHOICE_CHARS: Final = 1000
 MAX_CHARS_AN_ID: Final = 8
 """Text longer than this many characters an allowed id is refused before it costs an encoding."""
@@ -52,13 +55,35 @@ class Reply:
     forward_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The ids that end a message: ``<|im_end|>`` and a line break."""
+
+    im_end: int
+    newline: tuple[int, ...]
+
+    def after(self, known: Ids) -> Ids:
+        """What ends the message that ``known`` leaves open; nothing where none is open."""
+        size = len(self.newline)
+        if not len(known) or tuple(known.array(-size - 1)) == (self.im_end, *self.newline):
+            return EMPTY
+        if known[-1] == self.im_end:
+            return Ids.of(self.newline)
+        return Ids.of((self.im_end, *self.newline))
+
+
 @dataclass(slots=True)
 class OpenQuestion:
-    """A journaled question that waits for its answer."""
+    """A journaled question that waits for its answer.
+
+    ``closing`` goes before a question that was text, as far as the ids that the answer is based
+    on leave a message open; a question of ids (None) stands as it was given.
+    """
 
     waiting: Waiting
     event: t.Question
     letters: tuple[int, ...]
+    closing: Closing | None
     reply: asyncio.Future[Reply]
 
 
@@ -123,15 +148,17 @@ def compose_question(
         raise VocabularyError("this service has no vocabulary: questions need its letters")
     letters = tuple(vocabulary.letter_ids(len(choices)))
     if isinstance(question, str):
+        kind = TEXT_KIND
         if not question.strip():
             raise InvalidInputError("question must not be empty", field="question", limit=1)
         _check_text_length(question, choices, limits)
-        ids = Ids.of(_written(question, choices, view=view, vocabulary=vocabulary))
+        ids = Ids.of(_written(question, choices, vocabulary))
     else:
+        kind = IDS_KIND
         ids = checked_ids(
             question, field="question_ids", vocabulary=limits.vocabulary, empty_ok=False
         )
-    event = t.Question(uuid4().hex, "ask", len(view.known), ids, choices)
+    event = t.Question(uuid4().hex, kind, len(view.known), ids, choices)
     return event, letters
 
 
@@ -177,9 +204,14 @@ def _check_text_length(question: str, choices: tuple[str, ...], limits: Limits) 
         )
 
 
-def _written(
-    question: str, choices: tuple[str, ...], *, view: SessionView, vocabulary: Vocabulary
-) -> list[int]:
+def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:
+    """What closes an open message before this question; None where nothing may."""
+    if event.kind == IDS_KIND:
+        return None
+    return Closing(vocabulary.special.im_end, tuple(vocabulary.encode("\n", special=False)))
+
+
+def _written(question: str, choices: tuple[str, ...], vocabulary: Vocabulary) -> list[int]:
     special = vocabulary.special
     lines = [question.strip(), ""]
     lines += [
@@ -187,7 +219,6 @@ def _written(
     ]
     lines += ["", "Answer with the letter of one choice and nothing else."]
     return [
-        *_closing(view.known, vocabulary),
         special.im_start,
         *vocabulary.encode("user\n" + "\n".join(lines), special=False),
         special.im_end,
@@ -199,15 +230,3 @@ def _written(
         special.think_end,
         *vocabulary.encode("\n\n", special=False),
     ]
-
-
-def _closing(known: Ids, vocabulary: Vocabulary) -> list[int]:
-    """What ends the message that the known ids leave open, if they leave one open."""
-    newline = vocabulary.encode("\n", special=False)
-    if not len(known):
-        return []
-    if known[-1] == vocabulary.special.im_end:
-        return newline
-    if len(known) > 1 and known[-2] == vocabulary.special.im_end and [known[-1]] == newline:
-        return []
-    return [vocabulary.special.im_end, *newline]

@@ -289,6 +289,7 @@ class Reader:
             view.session,
             view.known,
             question=asked.event.ids,
+            closing=asked.closing,
             letters=asked.letters,
             wait=asked.waiting.wait,
         )

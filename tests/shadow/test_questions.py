@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadow_reader.clock import ManualClock
 from shadow_reader.errors import (
     AskTimeoutError,
     BusyError,
@@ -27,12 +28,14 @@ from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.jobs import fork
 from shadow_reader.shadow.plan import Waiting
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import (
     OpenQuestion,
     Reply,
     check_choices,
+    closing_of,
     compose_question,
     make_reply,
 )
@@ -41,7 +44,9 @@ from shadow_reader.shadow.vocabulary import Vocabulary
 from tests.fakes import (
     CONTEXT_IDS,
     EFFORT,
+    GRID,
     VOCABULARY,
+    FakeEngine,
     FlakyJournal,
     LoopClock,
     all_entries,
@@ -109,9 +114,9 @@ def test_text_is_the_user_s_next_message_with_a_letter_a_choice() -> None:
     event, letters = compose("  Is it done?\n", ["yes", " not yet "], known=[1, 2, IM_END])
     assert letters == (ord("A"), ord("B"))
     assert event.choices == ("yes", " not yet ")
-    assert (event.kind, event.position) == ("ask", 3)
+    assert (event.kind, event.position) == ("text", 3)
     assert WORDS.decode(list(event.ids)) == (
-        "\n<|im_start|>user\nIs it done?\n\nA. yes\nB. not yet\n\n"
+        "<|im_start|>user\nIs it done?\n\nA. yes\nB. not yet\n\n"
         "Answer with the letter of one choice and nothing else.<|im_end|>\n"
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
@@ -131,10 +136,45 @@ def test_text_is_the_user_s_next_message_with_a_letter_a_choice() -> None:
     ],
 )
 def test_an_open_message_is_closed_first(known: list[int], closing: list[int]) -> None:
-    event, _ = compose("Why?", known=known)
-    ids = list(event.ids)
-    assert ids[: len(closing)] == closing
-    assert ids[len(closing)] == IM_START
+    event, _ = compose("Why?", known=[1])
+    found = closing_of(event, WORDS)
+    assert found is not None
+    assert list(found.after(Ids.of(known))) == closing
+    assert event.ids[0] == IM_START
+
+
+@pytest.mark.parametrize("wait", ["fresh", "now"])
+@pytest.mark.parametrize("read", [0, GRID])
+def test_the_closing_follows_from_what_the_answer_is_based_on(
+    wait: Literal["fresh", "now"], read: int
+) -> None:
+    """Closed where it was asked, open where it is answered: an answer on committed ids."""
+    known = Ids.of([7] * GRID + [8] * GRID + [IM_END, NEWLINE])
+    engine = FakeEngine()
+    if read:
+        engine.read_chunk("s", known)
+    event, letters = compose("Why?", known=list(known))
+    found = fork(
+        engine,
+        ManualClock(),
+        "s",
+        known.take(GRID + 5) if wait == "fresh" else known,
+        question=event.ids,
+        closing=closing_of(event, WORDS),
+        letters=letters,
+        wait=wait,
+    )
+    if wait == "fresh" and not read:
+        assert found.probabilities is None
+        return
+    base = list(known)[: found.position]
+    assert (
+        found.position
+        == {("fresh", GRID): GRID + 5, ("now", 0): 0, ("now", GRID): GRID}[(wait, read)]
+    )
+    closing = [IM_END, NEWLINE] if base else []
+    asked = [*base, *closing, *event.ids]
+    assert found.probabilities == engine.answer_to(asked, letters)
 
 
 def test_text_that_spells_a_special_id_stays_text() -> None:
@@ -147,6 +187,7 @@ def test_text_that_spells_a_special_id_stays_text() -> None:
 def test_ids_are_used_as_they_are() -> None:
     event, letters = compose([5, 6, IM_END], ["a", "b", "c"])
     assert list(event.ids) == [5, 6, IM_END]
+    assert (event.kind, closing_of(event, WORDS)) == ("ids", None)
     assert letters == (ord("A"), ord("B"), ord("C"))
 
 
@@ -216,6 +257,7 @@ def test_a_reply_names_the_likeliest_choice(
         Waiting("q", "s", "now", 0.0),
         t.Question("q", "ask", 0, Ids.of([1]), choices),
         (),
+        None,
         None,  # type: ignore[arg-type]  # nobody waits here
     )
     event, reply = make_reply(
