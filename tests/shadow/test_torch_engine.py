@@ -299,7 +299,7 @@ def test_statistics_hold_together_on_any_thread() -> None:
 
 @pytest.mark.parametrize("name", ["tiny", "0.8B", "2B", "4B"])
 def test_a_session_costs_its_rows_and_its_states(name: str) -> None:
-    """Computed from the published shapes; the 0.8B's are those the design counts on."""
+    """Computed from the published shapes; the 0.8B's are 12,288 bytes a row and 19.5 MB a state."""
     config = SHAPES[name]
     row, state = config.row_bytes(2), config.state_bytes(2)
     if name == "0.8B":
