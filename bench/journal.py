@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.machine import this_machine
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.store.connection import Durability
@@ -183,6 +182,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     options = parser.parse_args()
     figures = asyncio.run(measure(options.folder, options.seconds))
+    from bench.machine import this_machine  # imports torch, whose objects slow every collection
+
     machine = this_machine()
     if options.json:
         print(json.dumps({"machine": machine.to_json(), **figures}))

@@ -23,6 +23,9 @@ T = TypeVar("T")
 BUSY_MS: Final = 5_000
 """How long a connection waits for another program's lock before it gives up."""
 
+LOG_FILE_BYTES: Final = 64 << 20
+"""What the log's file keeps of its size when the log begins anew."""
+
 WRITER_CACHE_KIB: Final = 16 << 10
 READER_CACHE_KIB: Final = 2 << 10
 _RESTARTING_BUSY_MS: Final = 50
@@ -126,29 +129,31 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return db
 
 
-def copy_log(db: sqlite3.Connection) -> int:
-    """Copy what may be copied of the log, waiting for nobody; the frames that are in it."""
-    _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    return int(frames)
+def copy_log(db: sqlite3.Connection) -> tuple[int, int]:
+    """Copy what may be copied, waiting for nobody; (frames in the log, frames copied)."""
+    _, frames, copied = _checkpoint(db, "PASSIVE", BUSY_MS)
+    return frames, copied
 
 
-def restart_log(db: sqlite3.Connection) -> bool:
-    """Copy everything, so that the next commit begins the log anew; False if a reader forbids."""
-    return _checkpoint(db, "RESTART", _RESTARTING_BUSY_MS)
+def restart_log(db: sqlite3.Connection) -> tuple[int, int]:
+    """Copy all and wait a moment for readers, so that the log begins anew; as ``copy_log``."""
+    busy, frames, copied = _checkpoint(db, "RESTART", _RESTARTING_BUSY_MS)
+    return frames, copied - busy
 
 
 def empty_log(db: sqlite3.Connection) -> bool:
     """Copy everything and cut the log to nothing; False while a reader still needs it."""
-    return _checkpoint(db, "TRUNCATE", _EMPTYING_BUSY_MS)
+    busy, _, _ = _checkpoint(db, "TRUNCATE", _EMPTYING_BUSY_MS)
+    return not busy
 
 
-def _checkpoint(db: sqlite3.Connection, mode: str, busy_ms: int) -> bool:
+def _checkpoint(db: sqlite3.Connection, mode: str, busy_ms: int) -> tuple[int, int, int]:
     db.execute(f"PRAGMA busy_timeout = {busy_ms}")
     try:
-        busy, _, _ = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        busy, frames, copied = db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     finally:
         db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    return not busy
+    return busy, frames, copied
 
 
 def _prepare_writer(db: sqlite3.Connection, durability: Durability) -> None:
@@ -158,6 +163,6 @@ def _prepare_writer(db: sqlite3.Connection, durability: Durability) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute(f"PRAGMA synchronous = {durability.upper()}")
     db.execute("PRAGMA wal_autocheckpoint = 0")  # store/wal.py does it, off the writer's path
-    db.execute("PRAGMA journal_size_limit = 0")  # so that the log's size is what is in it
+    db.execute(f"PRAGMA journal_size_limit = {LOG_FILE_BYTES}")
     db.execute("PRAGMA secure_delete = ON")
     db.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")

@@ -27,7 +27,7 @@ from shadow_reader.store.faults import from_sqlite
 from shadow_reader.store.lock import WriterLock
 from shadow_reader.store.queue import Promise, WriteQueue
 from shadow_reader.store.reader import JournalReader
-from shadow_reader.store.submission import ROW_BYTES, Append, Erasure, Submission
+from shadow_reader.store.submission import Append, Erasure, Submission
 from shadow_reader.store.wal import LogKeeper
 from shadow_reader.store.writer import EventWriter, Written
 
@@ -52,12 +52,13 @@ class SqliteJournal(JournalReader):
         super().__init__(path)
         self._path = path
         self._parts = parts
-        self._log = LogKeeper(parts.writer, parts.side, parts.events.scrub)
+        sizes = _sizes(path)
+        self._log = LogKeeper(parts.writer, parts.side, size=sizes[1], scrub=parts.events.scrub)
         self._queue: WriteQueue[Submission, tuple[Entry, ...]] = WriteQueue(
             self._commit, limit=limit, limit_bytes=limit_bytes
         )
         self._last_seq = parts.events.last_seq
-        self._bytes = sum(_sizes(path))
+        self._bytes = sum(sizes)
         self._commits = 0
         self._events = 0
         self._closed: asyncio.Future[None] | None = None
@@ -109,7 +110,8 @@ class SqliteJournal(JournalReader):
         The rows go in one transaction in their turn. Then the log is emptied; while another
         program's read transaction forbids that, the promise waits, and the journal goes on.
         """
-        written = self._queue.submit(Erasure.of(draft), events=1, size=ROW_BYTES)
+        erasure = Erasure.of(draft)
+        written = self._queue.submit(erasure, events=1, size=erasure.size)
         promise: Promise[tuple[Entry, ...]] = Promise(loop=asyncio.get_running_loop())
         written.add_done_callback(partial(self._erased, promise))
         return promise
@@ -155,7 +157,7 @@ class SqliteJournal(JournalReader):
         self._commits += 1
         self._events += written.events
         self._bytes = sum(sizes)
-        self._log.committed(sizes[1])
+        self._log.committed(written.pages)
         return written.entries
 
     def _write(

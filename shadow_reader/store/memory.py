@@ -18,7 +18,7 @@ from shadow_reader.events.log import JournalStats, SessionRow
 from shadow_reader.events.types import Draft, Entry, SessionErased
 from shadow_reader.store.query import PAGE_ROWS, EntryQuery, Page, Span
 from shadow_reader.store.queue import Promise, WriteQueue
-from shadow_reader.store.submission import ROW_BYTES, Append, Erasure, Submission, row_size
+from shadow_reader.store.submission import Append, Erasure, Submission, row_size
 
 
 class MemoryJournal:
@@ -60,7 +60,8 @@ class MemoryJournal:
 
     def erase(self, draft: Draft) -> Promise[tuple[Entry, ...]]:
         """See ``Journal.erase``."""
-        return self._queue.submit(Erasure.of(draft), events=1, size=ROW_BYTES)
+        erasure = Erasure.of(draft)
+        return self._queue.submit(erasure, events=1, size=erasure.size)
 
     def on_failure(self, listener: Callable[[], None]) -> None:
         """See ``Journal.on_failure``."""

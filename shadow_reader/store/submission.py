@@ -49,6 +49,7 @@ class Erasure:
     """Every entry of ``draft.session`` goes; the draft takes their place, its counts filled in."""
 
     draft: t.Draft
+    size: int = ROW_BYTES
 
     @classmethod
     def of(cls, draft: t.Draft) -> Erasure:

@@ -20,18 +20,46 @@ from shadow_reader.events.types import Entry
 from shadow_reader.store.connection import Connection, copy_log, empty_log, restart_log
 from shadow_reader.store.queue import Promise
 
-LOG_BYTES: Final = 4 << 20
-"""The log is copied whenever it has grown by so much."""
+LOG_BYTES: Final = 16 << 20
+"""The log is copied whenever it has grown by about so much."""
 
-RESTART_AT: Final = 4
+RESTART_AT: Final = 2
 """At so many times that, the writer waits a moment for readers, so that the log begins anew."""
 
-WAIT_AT: Final = 16
+WAIT_AT: Final = 4
 """At so many times that, commits wait until it was tried."""
 
+_FRAME_BYTES: Final = 4096 + 24
 _TAIL_FRAMES: Final = 64
 _MAX_PASSES: Final = 4
 _RETRY_S: Final = (0.01, 1.0)
+
+
+class LogLength:
+    """How long the log is, reckoned between two copyings, which tell.
+
+    The file's size does not say: it stays when the log begins anew (to cut it each time costs a
+    commit 10 to 20 ms), and SQLite tells how many pages a commit wrote only with a copying.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.bytes = float(size)
+        self._guessed_pages = 0
+        self._scale = 1.0
+
+    def grew(self, pages: int) -> None:
+        """A commit wrote about so many pages."""
+        self._guessed_pages += pages
+        self.bytes += pages * self._scale * _FRAME_BYTES
+
+    def was(self, frames: int, copied: int) -> None:
+        """A copying told: so many frames were in the log, and so many of them are copied."""
+        if self._guessed_pages:  # far fewer than guessed: it had begun anew in between
+            self._scale = min(max(frames / self._guessed_pages, 0.75), 8.0)
+        if frames <= copied:  # the next commit begins anew, unless a reader still needs the log
+            self.bytes, self._guessed_pages = 0.0, 0
+        else:
+            self.bytes = float(frames * _FRAME_BYTES)
 
 
 class LogKeeper:
@@ -39,34 +67,37 @@ class LogKeeper:
 
     Args:
         side: a connection that only copies.
+        size: the log's bytes at the start.
         scrub: the writer's job after an erasure; False: it must be done again.
     """
 
     def __init__(
-        self, writer: Connection, side: Connection, scrub: Callable[[sqlite3.Connection], bool]
+        self,
+        writer: Connection,
+        side: Connection,
+        *,
+        size: int,
+        scrub: Callable[[sqlite3.Connection], bool],
     ) -> None:
         self._writer = writer
         self._scrub = scrub
         self._side = side
-        self._size = 0
-        self._copy_at = LOG_BYTES
+        self._length = LogLength(size)
+        self._copy_at = float(LOG_BYTES)
         self._unclean: list[tuple[Promise[tuple[Entry, ...]], tuple[Entry, ...]]] = []
         self._copying: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    def committed(self, log_bytes: int) -> None:
-        """A group was committed; the log has this size now."""
-        if log_bytes < self._size:
-            self._copy_at = LOG_BYTES
-        self._size = log_bytes
-        if log_bytes >= self._copy_at and self._copying is None:
-            self._copy_at = log_bytes + LOG_BYTES
+    def committed(self, pages: int) -> None:
+        """A group was committed, and wrote about so many pages."""
+        self._length.grew(pages)
+        if self._length.bytes >= self._copy_at and self._copying is None:
             self._copying = asyncio.create_task(self._copy(), name="journal log")
 
     async def bounded(self) -> None:
         """Wait for the copying that goes on, if the log is very long."""
-        if self._copying is not None and self._size >= WAIT_AT * LOG_BYTES:
+        if self._copying is not None and self._length.bytes >= WAIT_AT * LOG_BYTES:
             await asyncio.wait({self._copying})
 
     def clean(self, promise: Promise[tuple[Entry, ...]], entries: tuple[Entry, ...]) -> None:
@@ -90,15 +121,17 @@ class LogKeeper:
             with suppress(sqlite3.Error):
                 await self._copy_aside()
             with suppress(sqlite3.Error):
-                long = self._size >= RESTART_AT * LOG_BYTES
-                await self._writer.run(restart_log if long else copy_log)
+                long = self._length.bytes >= RESTART_AT * LOG_BYTES
+                self._length.was(*await self._writer.run(restart_log if long else copy_log))
         finally:
+            self._copy_at = self._length.bytes + LOG_BYTES
             self._copying = None
 
     async def _copy_aside(self) -> None:
         seen = 0
         for _ in range(_MAX_PASSES):
-            frames = await self._side.run(copy_log)
+            frames, _copied = await self._side.run(copy_log)
+            self._length.bytes = max(self._length.bytes, frames * _FRAME_BYTES)
             if frames - seen < _TAIL_FRAMES:
                 break
             seen = frames

@@ -30,6 +30,8 @@ from shadow_reader.store.submission import ROW_BYTES, Erasure, Submission
 
 _STATEMENT_ROWS: Final = (256, 64, 16, 4, 1)
 _ROW_CELLS: Final = 7
+_COMMIT_PAGES: Final = 3
+_PAGE_BYTES: Final = 4096
 _INSERTS: Final = {
     count: "INSERT INTO events(seq, at, session, turn, kind, data, ids) VALUES "
     + ",".join(["(?,?,?,?,?,?,?)"] * count)
@@ -51,11 +53,19 @@ _OVERWRITE: Final = (  # values of the same length, so that no row is moved
 
 
 class Written(NamedTuple):
-    """A committed group: each submission's entries, the newest seq, how many events."""
+    """A committed group.
+
+    Attributes:
+        entries: each submission's entries.
+        last_seq: the newest seq.
+        events: how many events.
+        pages: how many pages were written, about.
+    """
 
     entries: list[tuple[t.Entry, ...]]
     last_seq: int
     events: int
+    pages: int
 
 
 class EventWriter:
@@ -81,13 +91,16 @@ class EventWriter:
             self._db.execute("BEGIN IMMEDIATE")
             entries = [self._take(submission) for submission in group]
             self._flush()
+            sessions = len(self._changed)
             self._update_sessions()
             self._db.execute("COMMIT")
         except BaseException:
             self._undo(first)
             raise
         self._keys.trim()
-        return Written(entries, self.last_seq, self.last_seq - first)
+        size = sum(submission.size for submission in group)
+        pages = _COMMIT_PAGES + sessions + size // _PAGE_BYTES
+        return Written(entries, self.last_seq, self.last_seq - first, pages)
 
     def scrub(self, db: sqlite3.Connection) -> bool:
         """Empty the log of what was erased, dead rows' room taken back when that is due.
