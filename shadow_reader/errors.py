@@ -75,6 +75,19 @@ class BusyError(ShadowError):
     status = 503
 
 
+class OutOfRoomError(ShadowError):
+    """The memory cap leaves no room for the next page, state or checkpoint; nothing changed."""
+
+    code = "out_of_room"
+    status = 507
+
+
+class ForkError(ShadowError):
+    """The forward of a question failed; the session's state is as it was."""
+
+    code = "fork_failed"
+
+
 class AskTimeoutError(ShadowError):
     """The answer did not come within the caller's ``timeout_s``."""
 

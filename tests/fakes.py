@@ -16,18 +16,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import async_solipsism
 
-from shadow_reader.errors import JournalError, ShutDownError, TooLargeError
+from shadow_reader.errors import JournalError, OutOfRoomError, ShutDownError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.types import Draft, Entry
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.device import DeviceThread
-from shadow_reader.shadow.engine import (
-    Aligned,
-    EngineIdentity,
-    EngineStats,
-    OutOfRoomError,
-    StateStats,
-)
+from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
 from shadow_reader.store.memory import MemoryJournal
 from shadow_reader.store.queue import Promise

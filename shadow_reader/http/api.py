@@ -15,7 +15,7 @@ from shadow_reader.config import Settings
 from shadow_reader.errors import InvalidInputError, ShadowError
 from shadow_reader.http.bodies import Body, NoQuery, Query
 from shadow_reader.http.closing import Closing
-from shadow_reader.http.guard import MAX_STREAMS, Bound, read_body
+from shadow_reader.http.guard import MAX_EXPORTS, MAX_STREAMS, Bound, read_body
 from shadow_reader.http.parse import Model, parse_body, parse_query
 from shadow_reader.http.turns import Turns
 from shadow_reader.runtime import Runtime
@@ -37,6 +37,7 @@ class Api:
     Attributes:
         closing: tells the waiting and streaming requests that the service closes.
         streams: feeds and event streams open at once.
+        exports: states being handed out at once; each may hold ``export_bytes``.
         turns: of the feeds on the event loop.
         document: the OpenAPI document, as JSON.
     """
@@ -46,6 +47,7 @@ class Api:
     closing: Closing = field(default_factory=Closing)
     turns: Turns = field(default_factory=Turns)
     streams: Bound = field(default_factory=lambda: Bound("streams", MAX_STREAMS))
+    exports: Bound = field(default_factory=lambda: Bound("exports", MAX_EXPORTS))
 
     @property
     def settings(self) -> Settings:

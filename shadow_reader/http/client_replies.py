@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from shadow_reader.errors import InvalidInputError, ShadowError, UnreachableError
 from shadow_reader.http.client_feed import FeedReply
-from shadow_reader.shadow import engine as _engine
 from shadow_reader.shadow.sessions import Accepted
 
 Body: TypeAlias = dict[str, Any]
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 LINE_BYTES: Final = 64 * 1024**2
 BLOCK_BYTES: Final = 1024**2
-_MORE_ERRORS: Final = (_engine.OutOfRoomError,)  # a class of the tree that lives elsewhere
 _ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
 
 

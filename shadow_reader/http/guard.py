@@ -32,6 +32,9 @@ MAX_REQUESTS: Final = 1024
 MAX_STREAMS: Final = 256
 """Feeds and event streams open at once."""
 
+MAX_EXPORTS: Final = 2
+"""States handed out at once; each is held whole until its client has taken it."""
+
 
 class Bound:
     """A count that must not pass a limit."""

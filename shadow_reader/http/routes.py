@@ -79,10 +79,14 @@ async def get_digest(api: Api, request: web.Request) -> web.StreamResponse:
 
 
 async def get_state(api: Api, request: web.Request) -> web.StreamResponse:
-    """The whole state as one safetensors file."""
-    async with api.closing.interruptible():
-        state = await api.runtime.export(name_in_path(request, "session"))
-    return web.Response(body=state, content_type=BINARY)
+    """The whole state as one safetensors file; few at a time, since each is held in memory."""
+    with api.exports.one():
+        async with api.closing.interruptible():
+            state = await api.runtime.export(name_in_path(request, "session"))
+        response = web.Response(body=state, content_type=BINARY)
+        await response.prepare(request)
+        await response.write_eof()
+        return response
 
 
 async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:

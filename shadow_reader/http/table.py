@@ -12,11 +12,13 @@ from shadow_reader.errors import (
     BadRequestError,
     BusyError,
     ConflictError,
+    ForkError,
     InvalidInputError,
     JournalError,
     JournalFullError,
     ModelError,
     NotFoundError,
+    OutOfRoomError,
     ShutDownError,
     TooLargeError,
     VocabularyError,
@@ -44,7 +46,6 @@ from shadow_reader.http.replies import (
     Readiness,
     SessionPage,
 )
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
@@ -152,7 +153,14 @@ ROUTES: Final = (
         "A typed question about a session",
         answer=Reply,
         body=AskBody,
-        errors=(*_FEEDS, OutOfRoomError, ModelError, VocabularyError, AskTimeoutError),
+        errors=(
+            *_FEEDS,
+            OutOfRoomError,
+            ForkError,
+            ModelError,
+            VocabularyError,
+            AskTimeoutError,
+        ),
     ),
     Route(
         "GET",

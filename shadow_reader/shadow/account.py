@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shadow_reader.shadow.engine import OutOfRoomError
+from shadow_reader.errors import OutOfRoomError
 
 
 class MemoryAccount:

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
-from shadow_reader.errors import ShadowError
 from shadow_reader.events.ids import Ids
-
-
-class OutOfRoomError(ShadowError):
-    """The memory cap leaves no room for the next page, state or checkpoint; nothing changed."""
-
-    code = "out_of_room"
-    status = 507
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shadow_reader.clock import Clock
-from shadow_reader.errors import ShadowError, TooLargeError
+from shadow_reader.errors import ForkError, OutOfRoomError, TooLargeError
 from shadow_reader.events.ids import Ids
-from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
+from shadow_reader.shadow.engine import Aligned, Engine
 from shadow_reader.shadow.questions import Closing
 
 log = logging.getLogger(__name__)
-
-
-class ForkError(ShadowError):
-    """The forward of a question failed; the session's state is as it was."""
-
-    code = "fork_failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from shadow_reader.errors import (
     BusyError,
     JournalError,
     NotFoundError,
+    OutOfRoomError,
     ShadowError,
     ShutDownError,
 )
@@ -30,7 +31,7 @@ from shadow_reader.events.log import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread
-from shadow_reader.shadow.engine import Engine, OutOfRoomError
+from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.logbook import Logbook
 from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, answerable, plan

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from shadow_reader.errors import ShadowError
+from shadow_reader.errors import OutOfRoomError, ShadowError
 from shadow_reader.events import types as t
 from shadow_reader.shadow.device import DeviceThread
-from shadow_reader.shadow.engine import Engine, OutOfRoomError
+from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.logbook import Logbook
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.roster import Roster

@@ -15,16 +15,10 @@ from contextlib import contextmanager
 import torch
 
 from shadow_reader.config import Settings
-from shadow_reader.errors import ModelError, SettingsError
+from shadow_reader.errors import ModelError, OutOfRoomError, SettingsError
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.account import MemoryAccount
-from shadow_reader.shadow.engine import (
-    Aligned,
-    EngineIdentity,
-    EngineStats,
-    OutOfRoomError,
-    StateStats,
-)
+from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.export import export_state
 from shadow_reader.shadow.identity import identify
 from shadow_reader.shadow.model import ModelConfig, Qwen35, load_model

@@ -16,6 +16,7 @@ from shadow_reader.errors import (
     ForbiddenError,
     InvalidInputError,
     NotFoundError,
+    OutOfRoomError,
     RecordError,
     SettingsError,
     ShadowError,
@@ -27,7 +28,6 @@ from shadow_reader.http.client import ShadowClient
 from shadow_reader.http.client_feed import FeedReply
 from shadow_reader.http.client_replies import error_of
 from shadow_reader.http.errors import InternalError
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.sessions import Accepted, Erased
 from tests.http_api.fake_engine import GRID, FakeEngine

@@ -16,8 +16,8 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
 from tests.shadow.models import Watched, tripping
 from tests.shadow.states import (

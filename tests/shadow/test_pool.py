@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadow_reader.errors import OutOfRoomError
 from shadow_reader.shadow.account import MemoryAccount
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.pool import Page, PagePool, slab_pages
 
 SHAPE = (2, 2, 1, 4, 8)

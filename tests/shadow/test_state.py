@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.account import MemoryAccount
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.pool import PagePool
 from shadow_reader.shadow.state import SessionState
 from tests.shadow.models import SMALL, Fake, Watched, small_model

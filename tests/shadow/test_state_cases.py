@@ -9,9 +9,9 @@ from itertools import cycle, islice
 import pytest
 import torch
 
+from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.device import DeviceThread
-from shadow_reader.shadow.engine import OutOfRoomError
 from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
 from tests.shadow.models import SMALL, Fake, Watched, small_model
 from tests.shadow.states import (

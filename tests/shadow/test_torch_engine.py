@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load
 
 from shadow_reader.config import Settings
-from shadow_reader.errors import ModelError, SettingsError, TooLargeError
+from shadow_reader.errors import ModelError, OutOfRoomError, SettingsError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
-from shadow_reader.shadow.engine import Aligned, Engine, OutOfRoomError
+from shadow_reader.shadow.engine import Aligned, Engine
 from shadow_reader.shadow.model import load_model
 from shadow_reader.shadow.model.random_weights import SHAPES
 from shadow_reader.shadow.torch_engine import TorchEngine, build_engine, least_bytes
