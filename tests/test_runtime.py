@@ -320,8 +320,8 @@ async def test_digest_and_export_wait_while_a_request_runs(tmp_path: Path) -> No
     async with runtime(tmp_path, engine) as shadow:
         await whole_turn(shadow, "s", [1] * 20)
         await shadow.wait_fresh("s")
-        calls = len(engine.calls)
         async with shadow.lease.request():
+            calls = len(engine.calls)
             looking = [
                 asyncio.create_task(shadow.digest("s")),
                 asyncio.create_task(shadow.export("s")),

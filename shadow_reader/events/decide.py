@@ -130,6 +130,18 @@ def decide_output(
             found=offset,
             expected=produced,
         )
+    agree = _agreeing(view, current, offset, ids) if offset < produced else 0
+    if agree == len(ids):
+        return ()
+    if not current.running:
+        raise _has_ended(current)
+    _check_length(len(view.known) + len(ids) - agree, field="ids", limits=limits)
+    return (t.Output(offset + agree, known_from(ids, agree)),)
+
+
+def _agreeing(view: SessionView, current: TurnView, offset: int, ids: Ids) -> int:
+    """How many of ``ids`` are known already; what is known must not contradict them."""
+    produced = view.output_length
     start = current.prompt_length + offset
     overlap = Ids.of(view.known.array(start, start + len(ids)))
     agree = overlap.common_prefix(ids)
@@ -142,12 +154,7 @@ def decide_output(
             expected=overlap[agree],
             known=produced,
         )
-    if agree == len(ids):
-        return ()
-    if not current.running:
-        raise _has_ended(current)
-    _check_length(len(view.known) + len(ids) - agree, field="ids", limits=limits)
-    return (t.Output(offset + agree, Ids.of(ids.array(agree))),)
+    return agree
 
 
 def decide_end(

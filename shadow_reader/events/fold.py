@@ -41,6 +41,8 @@ def fold_all(view: View, drafts: Iterable[t.Draft]) -> View:
 def fold(view: View, draft: t.Draft) -> View:
     """The view after one event of its session; None is a session nothing is known of."""
     event = draft.event
+    if isinstance(event, t.Output) and view is not None:
+        return _output(view, draft, event)  # the one that comes by the thousand
     if isinstance(event, t.EngineLoaded | t.EngineStopped):
         raise JournalFormatError("an engine event belongs to no session")
     if isinstance(event, t.SessionOpened):
@@ -112,7 +114,7 @@ def _output(view: SessionView, draft: t.Draft, event: t.Output) -> SessionView:
         raise _impossible(draft, f"offset {event.offset}, {view.output_length} ids are known")
     if turn.first_token_at is None:
         turn = replace(turn, first_token_at=draft.at)
-    return replace(view, turn=turn, known=view.known.extend(event.ids))
+    return view.grown(draft.at, turn, view.known.extend(event.ids))
 
 
 def _checkpoint(view: SessionView, event: t.Checkpoint) -> SessionView:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from aiohttp import web
@@ -60,13 +60,22 @@ async def post_feed(api: Api, request: web.Request) -> web.StreamResponse:
         return response
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """A line on its way: its number, its size in bytes, what came of it so far."""
 
     line: int
     size: int
     outcome: Receipt | ShadowError
+
+
+class Run:
+    """Outputs of one turn that came in a row: they are submitted together, as many events."""
+
+    def __init__(self, session: str = "", turn: str = "") -> None:
+        self.session = session
+        self.turn = turn
+        self.lines: list[tuple[int, int]] = []
+        self.deltas: list[tuple[int, Any]] = []
 
 
 class Feed:
@@ -80,6 +89,7 @@ class Feed:
         self._splitter = LineSplitter(limit=self._limit)
         self._content = request.content
         self._response = response
+        self._run = Run()
         self._pending: deque[Pending] = deque()
         self._lines = 0
         self._bytes = 0
@@ -112,33 +122,59 @@ class Feed:
                     if line := raw.strip():
                         await self._take(line)
                     if self._splitter.number % LINES_A_TURN == 0 or len(raw) >= BIG_BYTES:
+                        await self._submit_run()
                         await self._turns.next()
+                await self._submit_run()
         except ShadowError as error:
+            await self._submit_run()
+            self._hold(0)
             self._put(Pending(self._splitter.number, 0, error))
         finally:
             self._ended = True
             self._came.set()
 
     async def _take(self, line: bytes) -> None:
-        """Submit one line's message.
+        """Take in one line's message: into the run, or for itself behind the run.
 
         Raises:
             BadRequestError: the line is no JSON object: the end of the feed.
         """
         await self._room(len(line))
         value = parse_object(line, what="line")
-        outcome: Receipt | ShadowError
+        if is_plain_output(value):
+            session, turn = value["session"], value["turn"]
+            if session != self._run.session or turn != self._run.turn:
+                await self._submit_run()
+                self._run = Run(session, turn)
+            self._run.lines.append((self._splitter.number, len(line)))
+            self._run.deltas.append((value["offset"], value["ids"]))
+            self._hold(len(line))
+        else:
+            await self._submit_run()
+            outcome = await self._outcome(value)
+            self._hold(len(line))
+            self._put(Pending(self._splitter.number, len(line), outcome))
+
+    async def _submit_run(self) -> None:
+        run = self._run
+        if not run.lines:
+            return
+        self._run = Run(run.session, run.turn)
+        outcomes: Sequence[Receipt | ShadowError]
         try:
-            outcome = await self._submit(value)
+            outcomes = await self._sessions.outputs(run.session, run.turn, run.deltas)
         except ShadowError as error:
-            outcome = error
-        self._put(Pending(self._splitter.number, len(line), outcome))
+            outcomes = [error] * len(run.lines)
+        for (number, size), outcome in zip(run.lines, outcomes, strict=True):
+            self._put(Pending(number, size, outcome))
+
+    async def _outcome(self, value: dict[str, Any]) -> Receipt | ShadowError:
+        try:
+            return await self._submit(value)
+        except ShadowError as error:
+            return error
 
     async def _submit(self, value: dict[str, Any]) -> Receipt:
-        if is_plain_output(value):
-            return await self._sessions.output(
-                value["session"], value["turn"], offset=value["offset"], ids=value["ids"]
-            )
         message: FeedMessage = parse_message(FEED_MESSAGE, value)
         match message:
             case OutputMessage():
@@ -182,12 +218,17 @@ class Feed:
     async def _room(self, size: int) -> None:
         """Wait until a line of ``size`` bytes may be taken."""
         while self._lines >= MAX_LINES or (self._lines and self._bytes + size > self._limit):
-            self._went.clear()
-            await self._went.wait()
+            if self._run.lines:
+                await self._submit_run()
+            else:
+                self._went.clear()
+                await self._went.wait()
+
+    def _hold(self, size: int) -> None:
+        self._lines += 1
+        self._bytes += size
 
     def _put(self, pending: Pending) -> None:
-        self._lines += 1
-        self._bytes += pending.size
         self._pending.append(pending)
         self._came.set()
 

@@ -82,11 +82,14 @@ class Receipt:
     """What a decided and queued message gives: await it for the acknowledgement.
 
     Cancelling whoever awaits does not take the message back.
+
+    Attributes:
+        entry: which entry of the submission is the message's last; None when it said nothing new.
     """
 
     accepted: Accepted
     future: asyncio.Future[tuple[t.Entry, ...]] | None
-    new: bool
+    entry: int | None
 
     def __await__(self) -> Generator[Any, None, Accepted]:
         if self.future is None:
@@ -94,7 +97,7 @@ class Receipt:
         if not self.future.done():
             yield from asyncio.shield(self.future).__await__()
         entries = self.future.result()
-        if not self.new:
+        if self.entry is None:
             return self.accepted
         a = self.accepted
-        return Accepted(a.session, a.turn, a.known, a.output, entries[-1].seq)
+        return Accepted(a.session, a.turn, a.known, a.output, entries[self.entry].seq)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from shadow_reader.clock import Clock
-from shadow_reader.errors import BusyError, NotFoundError
+from shadow_reader.errors import BusyError, NotFoundError, ShadowError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import (
     Limits,
@@ -100,6 +100,41 @@ class Sessions:
             live.tentative, turn=turn, offset=offset, ids=new, limits=self.limits
         )
         return self._accept(live, turn, events)
+
+    async def outputs(
+        self, session: str, turn: str, deltas: Sequence[tuple[int, object]]
+    ) -> list[Receipt | ShadowError]:
+        """Several outputs of one turn: each is decided as ``output`` would, all commit together."""
+        live = await self._heard(session)
+        at = self.clock.wall()
+        view = live.tentative
+        drafts: list[t.Draft] = []
+        found: list[tuple[Accepted, int | None] | ShadowError] = []
+        for offset, ids in deltas:
+            try:
+                new = checked_ids(ids, field="ids", vocabulary=self.limits.vocabulary)
+                events = decide_output(view, turn=turn, offset=offset, ids=new, limits=self.limits)
+            except ShadowError as error:
+                found.append(error)
+                continue
+            for event in events:
+                draft = t.Draft(at, session, turn, event)
+                view = fold(view, draft)
+                drafts.append(draft)
+            assert view is not None
+            accepted = Accepted(session, turn, len(view.known), view.output_length, None)
+            found.append((accepted, len(drafts) - 1 if events else None))
+        future = live.last if live.inflight else None
+        if drafts:
+            future = asyncio.ensure_future(self.journal.submit(drafts))
+            self._track(live, view, future)
+        self.messages += len(found)
+        live.message = self.messages
+        live.heard_s = self.clock.monotonic()
+        return [
+            item if isinstance(item, ShadowError) else Receipt(item[0], future, item[1])
+            for item in found
+        ]
 
     async def end(
         self, session: str, turn: str, *, reason: t.EndReason = "stop", produced: int | None = None
@@ -273,13 +308,13 @@ class Sessions:
 
     def _submit(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
         if not events:
-            return Receipt(_accepted(live, turn), live.last if live.inflight else None, False)
+            return Receipt(_accepted(live, turn), live.last if live.inflight else None, None)
         at = self.clock.wall()
         drafts = [t.Draft(at, live.session, _turn_of(live, turn, event), event) for event in events]
         view = fold_all(live.tentative, drafts)
         future = asyncio.ensure_future(self.journal.submit(drafts))
         self._track(live, view, future)
-        return Receipt(_accepted(live, turn), future, True)
+        return Receipt(_accepted(live, turn), future, -1)
 
     def _track(
         self,

@@ -141,6 +141,17 @@ def test_bad_input_names_the_first_bad_place(values: Any, details: dict[str, Any
     assert caught.value.details == details
 
 
+@given(st.integers(0, 200), st.sampled_from([100, -1, True, 1.0, "7", None, 2**70, [7]]))
+def test_bad_input_is_found_among_many(place: int, bad: Any) -> None:
+    values: list[Any] = [n % 100 for n in range(200)]
+    assert list(checked_ids(values, field="ids", vocabulary=100)) == values
+    values.insert(place, bad)
+    with pytest.raises(InvalidInputError) as caught:
+        checked_ids(values, field="ids", vocabulary=100)
+    assert caught.value.details["index"] == place
+    assert caught.value.details["found"] == repr(bad)
+
+
 def test_no_ids_at_all_are_refused_where_one_is_needed() -> None:
     assert len(checked_ids([], field="ids", vocabulary=100)) == 0
     with pytest.raises(InvalidInputError) as caught:

@@ -215,8 +215,8 @@ class Watched(feed_module.Feed):
         self.most_lines = 0
         self.most_bytes = 0
 
-    def _put(self, pending: feed_module.Pending) -> None:
-        super()._put(pending)
+    def _hold(self, size: int) -> None:
+        super()._hold(size)
         self.most_lines = max(self.most_lines, self._lines)
         self.most_bytes = max(self.most_bytes, self._bytes)
 

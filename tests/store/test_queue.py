@@ -23,7 +23,8 @@ class Commits:
     async def __call__(self, group: Sequence[int]) -> Sequence[str]:
         await self.gate.wait()
         if self.error is not None:
-            raise self.error
+            error, self.error = self.error, None
+            raise error
         self.groups.append(list(group))
         return [f"done {item}" for item in group]
 
@@ -71,6 +72,41 @@ async def test_errors_are_told_apart_and_one_each() -> None:
         assert (error.message, error.details) == ("no luck", {"path": "x"})
 
 
+async def test_what_waits_behind_a_failure_is_never_written() -> None:
+    commits = Commits()
+    queue = queue_of(commits)
+    commits.gate.clear()
+    promises = [queue.submit(0, events=1, size=1)]
+    await asyncio.sleep(0)
+    promises += [queue.submit(n, events=1, size=1) for n in (1, 2)]
+    commits.error = JournalError("once")
+    commits.gate.set()
+    for promise in promises:
+        with pytest.raises(JournalError):
+            await promise
+    assert await queue.submit(3, events=1, size=1) == "done 3"
+    assert commits.groups == [[3]]
+
+
+async def test_a_cancelled_waiter_leaves_at_once_and_alone() -> None:
+    commits = Commits()
+    queue = queue_of(commits)
+    commits.gate.clear()
+    promise = queue.submit(0, events=1, size=1)
+
+    async def wait() -> str:
+        return await promise
+
+    waiters = [asyncio.create_task(wait()) for _ in range(2)]
+    await asyncio.sleep(0)
+    waiters[0].cancel()
+    await asyncio.wait({waiters[0]}, timeout=5)
+    assert waiters[0].cancelled()
+    assert not promise.done()
+    commits.gate.set()
+    assert await waiters[1] == await promise == "done 0"
+
+
 async def test_a_bug_in_the_writer_fails_the_promises_and_is_raised() -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
@@ -82,7 +118,6 @@ async def test_a_bug_in_the_writer_fails_the_promises_and_is_raised() -> None:
     promise = queue.submit(0, events=1, size=1)
     with pytest.raises(JournalError, match="ZeroDivisionError"):
         await promise
-    commits.error = None
     assert await queue.submit(1, events=1, size=1) == "done 1"
     del promise
     await queue.close()
