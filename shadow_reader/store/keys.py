@@ -52,7 +52,7 @@ class Keys:
             self.forget()
 
     def forget(self) -> None:
-        """Remember nothing: the transaction was rolled back, or keys were given anew."""
+        """Remember nothing: the transaction was rolled back."""
         self._sessions = {"": SessionKey(NO_NAME)}
         self._kinds.clear()
         self.lines.clear()

@@ -19,7 +19,9 @@ from shadow_reader.store import schema
 from shadow_reader.store.pool import ReaderPool
 from shadow_reader.store.query import PAGE_ROWS, EntryQuery, newest_seq, read_page
 
-_SESSION_ROW = "SELECT name, last_seq, last_at, events FROM sessions WHERE erased = 0"
+_SESSION_ROW = (
+    "SELECT name, last_seq, last_at, events FROM sessions WHERE NOT erased AND name IS NOT NULL"
+)
 
 
 class JournalReader:

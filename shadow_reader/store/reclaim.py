@@ -1,7 +1,7 @@
 """Dead rows' room comes back: the tables are written anew without them, once they are the half.
 
-Law: one transaction, rows in their order. Written in order, rows only ever go behind each other,
-so none is moved, and an erasure afterwards still finds every byte there is of a session.
+Law: one transaction, every key kept, rows in their order. Written in order, rows only ever go
+behind each other, so none is moved, and an erasure afterwards still finds every byte of a session.
 """
 
 from __future__ import annotations

@@ -111,7 +111,6 @@ class EventWriter:
         with suppress(sqlite3.Error):  # room that cannot be had now is had later
             if reclaim.is_due(db):
                 reclaim.reclaim(db)
-                self._keys.forget()
         return empty_log(db)
 
     def _take(self, submission: Submission) -> tuple[t.Entry, ...]:
@@ -140,13 +139,12 @@ class EventWriter:
 
     def _erase(self, draft: t.Draft) -> t.Entry:
         self._flush()
-        self._update_sessions()
         dead = self._keys.session(draft.session).key
         events, ids, content = self._db.execute(_MEASURE, (dead,)).fetchone()
         for statement in _OVERWRITE:
             self._db.execute(statement, (dead,))
         self._db.execute(
-            "UPDATE sessions SET name = NULL, erased = 1, dead_bytes = ? WHERE id = ?",
+            "UPDATE sessions SET name = NULL, dead_bytes = ? WHERE id = ?",
             (content + (events + 1) * ROW_BYTES, dead),
         )
         self._keys.forget_session(draft.session)

@@ -61,6 +61,13 @@ async def test_never_opened(tmp_path: Path) -> None:
             await JournalReader.open(tmp_path / "shadow.db")
 
 
+def test_never_opened_in_a_loop_that_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "shadow.db").write_text("no journal" * 1000)
+    for _ in range(30):  # a thread that reports to a loop that is gone would fail this test
+        with pytest.raises(JournalError):
+            asyncio.run(opened(tmp_path))
+
+
 async def test_opening_cancelled_at_any_moment(tmp_path: Path) -> None:
     for steps in range(12):
         opening = asyncio.ensure_future(opened(tmp_path))

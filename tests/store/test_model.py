@@ -105,6 +105,8 @@ class JournalModel(RuleBasedStateMachine):
             name for name, mine in live.items() if not isinstance(mine[-1].event, t.SessionErased)
         )
         assert [row.session for row in rows] == named
+        recent = self.run(self.journal.recent_sessions(limit=99))
+        assert list(recent) == sorted(rows, key=lambda row: -row.last_seq)
         for row in rows:
             mine = live[row.session]
             assert (row.events, row.last_seq, row.last_at) == (len(mine), mine[-1].seq, mine[-1].at)

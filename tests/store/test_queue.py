@@ -60,6 +60,45 @@ async def test_a_group_is_bounded_in_events_and_bytes_but_takes_any_one_submissi
     assert commits.groups == [[0, 1], [2, 3], [4, 5, 6], [7, 8], [9], [10]]
 
 
+async def test_room_is_given_in_turn_and_not_a_place_too_many() -> None:
+    commits = Commits()
+    queue = queue_of(commits, limit=3)
+    commits.gate.clear()
+    order: list[int] = []
+    most = 0
+
+    async def feed(number: int) -> None:
+        nonlocal most
+        await queue.room()
+        promise = queue.submit(number, events=1, size=1)
+        order.append(number)
+        most = max(most, queue.pending)
+        await promise
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(9):
+            group.create_task(feed(number))
+        await asyncio.sleep(0)
+        assert order == [0, 1, 2]
+        # somebody new, as soon as there is room again, comes behind those who wait
+        promise = queue.submit(100, events=1, size=1)
+        promise.add_done_callback(lambda _: group.create_task(feed(9)))
+        commits.gate.set()
+        await promise
+        commits.gate.clear()
+        await _idle()
+        assert order == [0, 1, 2, 3, 4, 5]
+        commits.gate.set()
+    assert order == list(range(10))
+    assert most == 3
+
+
+async def _idle() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
 async def test_errors_are_told_apart_and_one_each() -> None:
     commits = Commits()
     queue = queue_of(commits)

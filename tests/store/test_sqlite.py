@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.log import Journal, SessionRow
 from shadow_reader.store.journal import SqliteJournal
-from shadow_reader.store.query import PAGE_BYTES, EntryQuery, read_page
+from shadow_reader.store.pool import ReaderPool
+from shadow_reader.store.query import PAGE_BYTES, EntryQuery, newest_seq, read_page
 from shadow_reader.store.reader import JournalReader
 from tests.store.contract import House, JournalContract
 from tests.store.drafts import (
@@ -156,6 +158,30 @@ async def test_a_cancelled_read_gives_its_connection_back(tmp_path: Path) -> Non
         assert all(isinstance(d, asyncio.CancelledError) for d in done[::2])
     assert await journal.sessions() == (SessionRow("a", 3_000, 1.0, 3_000),)
     await journal.close()
+
+
+async def test_a_long_read_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "shadow.db"
+    await (await SqliteJournal.open(path)).close()
+    pool = ReaderPool(path, size=1)
+    started = threading.Event()
+
+    def read_for_ever(db: sqlite3.Connection) -> None:
+        started.set()
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+        db.execute(f"{endless} SELECT max(i) FROM n").fetchone()
+
+    reading = asyncio.ensure_future(pool.run(read_for_ever))
+    behind = asyncio.ensure_future(pool.run(newest_seq))
+    waiting = asyncio.ensure_future(pool.run(newest_seq))
+    await asyncio.to_thread(started.wait)
+    waiting.cancel()
+    reading.cancel()
+    assert await asyncio.wait_for(behind, 30) == 0
+    await asyncio.wait({reading, waiting})
+    assert reading.cancelled()
+    assert waiting.cancelled()
+    await pool.close()
 
 
 async def test_a_page_is_bounded_in_bytes(tmp_path: Path) -> None:
