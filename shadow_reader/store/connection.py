@@ -68,11 +68,6 @@ class Connection(aiosqlite.Connection):
         """Run a job on the connection's thread."""
         return cast(T, await self._execute(job, self._conn))  # type: ignore[no-untyped-call]
 
-    def interrupt_job(self) -> None:
-        """Make the job that runs now, if one does, fail soon."""
-        if self._connection is not None:
-            self._connection.interrupt()
-
 
 def open_writer(path: Path, *, durability: Durability) -> sqlite3.Connection:
     """Open the journal for writing, made or migrated where needed; its lock is held.

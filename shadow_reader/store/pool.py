@@ -20,23 +20,34 @@ from shadow_reader.store.faults import from_sqlite
 READERS: Final = 4
 """Reader connections, and threads, at most."""
 
+_STEPS_BETWEEN_LOOKS: Final = 10_000
+"""Steps of SQLite's machine, about a millisecond, between two looks for a job given up."""
+
 T = TypeVar("T")
 
 
 class _Loan:
     """One job's use of a connection."""
 
-    __slots__ = ("abandoned", "connection")
+    __slots__ = ("abandoned",)
 
     def __init__(self) -> None:
-        self.connection: Connection | None = None
         self.abandoned = False
 
     def abandon(self) -> None:
-        """Nobody waits for the job any more: end it soon."""
+        """Nobody waits for the job any more: its statement ends soon, or as soon as it begins."""
         self.abandoned = True
-        if self.connection is not None:
-            self.connection.interrupt_job()
+
+    def watch(self, job: Callable[[sqlite3.Connection], T], db: sqlite3.Connection) -> T:
+        """Run ``job``, and fail it once it is abandoned.
+
+        Looked at between a statement's steps; ``interrupt`` would be lost between statements.
+        """
+        db.set_progress_handler(lambda: self.abandoned, _STEPS_BETWEEN_LOOKS)
+        try:
+            return job(db)
+        finally:
+            db.set_progress_handler(None, 0)
 
 
 class ReaderPool:
@@ -81,9 +92,8 @@ class ReaderPool:
                 raise ShutDownError("the journal is closing")
             if not self._free:
                 self._free.append(await Connection.open(partial(open_reader, self._path)))
-            loan.connection = connection = self._free.pop()
+            connection = self._free.pop()
             try:
-                return await connection.run(job)
+                return await connection.run(partial(loan.watch, job))
             finally:
-                loan.connection = None
                 self._free.append(connection)
