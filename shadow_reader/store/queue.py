@@ -135,7 +135,6 @@ class WriteQueue(Generic[P, R]):
                 waiter.set_exception(_shut_down())
         while self._writer is not None:
             await asyncio.wait({self._writer})
-        await asyncio.sleep(0)  # what waits for the last promises hears of them first
 
     # -- room ---------------------------------------------------------------------------------
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import aiosqlite
 import pytest
 
 from shadow_reader.errors import JournalError, ShutDownError
+from shadow_reader.store.connection import Connection
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.pool import READERS
 from shadow_reader.store.reader import JournalReader
@@ -61,11 +64,22 @@ async def test_never_opened(tmp_path: Path) -> None:
             await JournalReader.open(tmp_path / "shadow.db")
 
 
-def test_never_opened_in_a_loop_that_ends_at_once(tmp_path: Path) -> None:
-    (tmp_path / "shadow.db").write_text("no journal" * 1000)
-    for _ in range(30):  # a thread that reports to a loop that is gone would fail this test
-        with pytest.raises(JournalError):
-            asyncio.run(opened(tmp_path))
+async def test_a_connection_that_fails_to_open_waits_for_its_thread() -> None:
+    made: list[Connection] = []
+
+    class Kept(Connection):
+        def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+            super().__init__(connector)
+            made.append(self)
+
+    def fails() -> sqlite3.Connection:
+        raise sqlite3.OperationalError("no such luck")
+
+    with pytest.raises(sqlite3.OperationalError, match="no such luck"):
+        await Kept.open(fails)
+    if hasattr(aiosqlite.Connection, "stop"):  # before 0.22 the thread reports to nobody
+        assert made[0]._stopped is not None
+        assert made[0]._stopped.done()
 
 
 async def test_opening_cancelled_at_any_moment(tmp_path: Path) -> None:
@@ -184,6 +198,7 @@ async def test_inside_a_with_block_that_ends_early(tmp_path: Path, end: str) -> 
 FORGETFUL = """
 import asyncio, sys
 from shadow_reader.events import types as t
+from shadow_reader.store.connection import Connection
 from shadow_reader.store.journal import SqliteJournal
 
 async def main(path):
