@@ -81,3 +81,21 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"(yes|no) \{.*\} behind 0", done.stdout)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_document_has_a_hole(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert not re.search(r"^[A-Z]+(_[A-Z]+)+$|\bTODO\b|\bTBD\b", text, flags=re.MULTILINE)
+
+
+def test_the_numbers_name_every_bench() -> None:
+    numbers = (ROOT / "docs/numbers.md").read_text(encoding="utf-8")
+    benches = [
+        path.stem
+        for path in (ROOT / "bench").glob("*.py")
+        if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
+        and "argparse" in path.read_text(encoding="utf-8")
+    ]
+    assert benches
+    assert [name for name in benches if f"bench.{name}" not in numbers] == []
