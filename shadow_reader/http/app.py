@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 import orjson
 from aiohttp import HttpVersion11, hdrs, web
@@ -20,7 +19,6 @@ from shadow_reader.runtime import Runtime
 
 API: Final = web.AppKey("api", Api)
 
-_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 

@@ -102,7 +102,7 @@ def test_sidechains_are_other_conversations(tmp_path: Path) -> None:
         tmp_path,
         user("u1", None, "Look"),
         block("b1", "u1", "m1", use("c1")),
-        user("x1", None, "You are a subagent", isSidechain=True),
+        user("x1", None, "You do a subtask", isSidechain=True),
         line("x2", "x1", "assistant", isSidechain=True, message={"content": [text("Sub.")]}),
         user("r1", "b1", [result("c1")]),
         block("b2", "r1", "m2", text("Seen.")),

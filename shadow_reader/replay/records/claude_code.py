@@ -8,7 +8,7 @@ Which lines a prompt holds:
 - Blocks of one answer share ``message.id`` and hang off each other, and parallel tool results hang
   off their own block, so a chain misses some of them: every block of an answer on the main line
   belongs to it, and so does the result of every call in it.
-- Sidechains (subagents) are other conversations. So are lines off the main line: they were
+- Sidechains (of subtasks) are other conversations. So are lines off the main line: they were
   written before the person went back and asked again.
 - ``isMeta`` lines are hidden on the screen only; the model is shown them. Answers of the model
   ``<synthetic>`` are Claude Code's own words: shown, but no request. API errors are neither.
