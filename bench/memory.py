@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.machine import this_machine
 from shadow_reader.config import Settings
 from shadow_reader.events.ids import ID_BYTES
-from shadow_reader.events.log import JournalStats
+from shadow_reader.events.journal import JournalStats
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.status import SessionStatus
 

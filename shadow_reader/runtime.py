@@ -31,7 +31,7 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Engine

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from shadow_reader.errors import InvalidInputError
 from shadow_reader.events.codec import KINDS
-from shadow_reader.events.log import SessionRow
+from shadow_reader.events.journal import SessionRow
 from shadow_reader.http.client import ShadowClient
 from shadow_reader.http.journal_routes import entry_row
 from shadow_reader.store.reader import JournalReader

@@ -21,7 +21,7 @@ import orjson
 from yarl import URL
 
 from shadow_reader.errors import SettingsError, UnreachableError
-from shadow_reader.events.log import SessionRow
+from shadow_reader.events.journal import SessionRow
 from shadow_reader.http.client_feed import FeedBody, FeedReply
 from shadow_reader.http.client_replies import (
     Body,

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from shadow_reader.events.log import SessionRow
+from shadow_reader.events.journal import SessionRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from shadow_reader.errors import (
     ShutDownError,
 )
 from shadow_reader.events import types as t
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.device import DeviceThread

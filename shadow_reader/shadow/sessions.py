@@ -35,7 +35,7 @@ from shadow_reader.events.decide import (
 )
 from shadow_reader.events.fold import fold, fold_all
 from shadow_reader.events.ids import EMPTY, Ids, checked_ids
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.live import Accepted, Erased, LiveSession, Receipt
 

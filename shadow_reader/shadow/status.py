@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from shadow_reader.events.log import JournalStats
+from shadow_reader.events.journal import JournalStats
 from shadow_reader.events.view import AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
 from shadow_reader.shadow.lease import LeaseStatus

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from shadow_reader.errors import JournalError
-from shadow_reader.events.log import JournalStats
+from shadow_reader.events.journal import JournalStats
 from shadow_reader.events.types import Draft, Entry
 from shadow_reader.store import schema
 from shadow_reader.store.connection import Connection, Durability, open_side, open_writer

@@ -14,7 +14,7 @@ from dataclasses import replace
 from shadow_reader.errors import JournalFullError, ShutDownError
 from shadow_reader.events.codec import encode, kind_of
 from shadow_reader.events.ids import ID_BYTES
-from shadow_reader.events.log import JournalStats, SessionRow
+from shadow_reader.events.journal import JournalStats, SessionRow
 from shadow_reader.events.types import Draft, Entry, SessionErased
 from shadow_reader.store.query import PAGE_ROWS, EntryQuery, Page, Span
 from shadow_reader.store.queue import Promise, WriteQueue

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shadow_reader.events.log import SessionRow
+from shadow_reader.events.journal import SessionRow
 from shadow_reader.events.types import Entry
 from shadow_reader.store import schema
 from shadow_reader.store.pool import ReaderPool

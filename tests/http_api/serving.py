@@ -15,7 +15,7 @@ import orjson
 from yarl import URL
 
 from shadow_reader.config import Settings
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.http.serve import Address, listening
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.engine import Engine

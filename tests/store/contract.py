@@ -13,7 +13,7 @@ import pytest
 from shadow_reader.errors import InvalidInputError, JournalError, ShutDownError
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.log import Journal, SessionRow
+from shadow_reader.events.journal import Journal, SessionRow
 from tests.store.drafts import entry, erased, everything, opened, output, seqs, stopped
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.store.reader import JournalReader
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shadow_reader.errors import JournalFullError
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.store.memory import MemoryJournal
 from tests.store.contract import House, JournalContract
 from tests.store.drafts import erased, output, seqs

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import KINDS, kind_of
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.log import Journal
+from shadow_reader.events.journal import Journal
 from shadow_reader.store import query, reader
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.memory import MemoryJournal

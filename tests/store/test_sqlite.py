@@ -13,7 +13,7 @@ import pytest
 from shadow_reader.errors import JournalFormatError
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.log import Journal, SessionRow
+from shadow_reader.events.journal import Journal, SessionRow
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.pool import ReaderPool
 from shadow_reader.store.query import PAGE_BYTES, EntryQuery, newest_seq, read_page

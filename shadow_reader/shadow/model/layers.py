@@ -14,7 +14,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
     Args:
         x: [..., d], model dtype.
-        weight: [d] float32, the whole factor (a zero-centred checkpoint weight plus one).
+        weight: [d] float32, the whole factor (a zero-centred stored weight plus one).
 
     Returns:
         [..., d], dtype of ``x``, in the memory order of ``x``.

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model.checkpoint import Checkpoint
+from shadow_reader.shadow.model.weights_file import Checkpoint
 from shadow_reader.shadow.model.hash_cache import HashCache, files_key
 from shadow_reader.shadow.model.parameters import ParameterBuilder, Read
 from shadow_reader.shadow.model.qwen35 import Qwen35

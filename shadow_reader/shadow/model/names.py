@@ -1,6 +1,6 @@
 """Every tensor of the text model by name and shape; the one list that both sources must match.
 
-Names are canonical: as in a text-only checkpoint, without any leading ``model.``.
+Names are canonical: as in a text-only model folder, without any leading ``model.``.
 """
 
 from __future__ import annotations

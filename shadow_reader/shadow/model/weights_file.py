@@ -2,7 +2,7 @@
 
 Names, shapes and dtypes are compared both ways with what the configuration asks for; one
 ``ModelError`` lists everything that is missing, extra, misshapen or doubled. The vision tower
-and the draft head of a multimodal checkpoint are not the reader's and are passed over.
+and the draft head of a multimodal model are not the reader's and are passed over.
 """
 
 from __future__ import annotations
