@@ -93,7 +93,7 @@ class History(RuleBasedStateMachine):
     @rule(data=st.data(), digest=st.text("ab", min_size=1, max_size=2))
     def checkpoint(self, data: st.DataObject, digest: str) -> None:
         position = data.draw(st.integers(0, len(self.model.known)))
-        self.model.weights_file(position, digest)
+        self.model.checkpoint(position, digest)
         self._journal("", (t.Checkpoint(position, digest, "e"),))
 
     @invariant()

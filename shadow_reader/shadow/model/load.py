@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model.weights_file import Checkpoint
 from shadow_reader.shadow.model.hash_cache import HashCache, files_key
 from shadow_reader.shadow.model.parameters import ParameterBuilder, Read
 from shadow_reader.shadow.model.qwen35 import Qwen35
 from shadow_reader.shadow.model.random_weights import PREFIX, RandomWeights
+from shadow_reader.shadow.model.weights_file import WeightsFile
 from shadow_reader.shadow.model.weights_hash import WeightsHash
 
 
@@ -64,7 +64,7 @@ def _load_random(spec: str, device: torch.device, dtype: torch.dtype, pool: Exec
 def _load_folder(
     path: Path, device: torch.device, dtype: torch.dtype, cache_dir: Path | None, pool: Executor
 ) -> Qwen35:
-    source = Checkpoint(path)
+    source = WeightsFile(path)
     key = files_key(source.config, source.files)
     cache = HashCache(cache_dir) if cache_dir is not None else None
     digest = cache.get(key) if cache is not None else None

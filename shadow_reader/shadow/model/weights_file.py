@@ -69,7 +69,7 @@ class _Report:
         )
 
 
-class Checkpoint:
+class WeightsFile:
     """Source of the weights of one model folder.
 
     Args:
