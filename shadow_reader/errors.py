@@ -165,3 +165,16 @@ class UnknownEventError(JournalFormatError):
     """An event kind or version this build does not know. Never skipped."""
 
     code = "unknown_event"
+
+
+class SnapshotError(ShadowError):
+    """A snapshot that is refused or cannot be read or written; names the file and what was found."""
+
+    code = "snapshot_refused"
+
+
+class SnapshotFullError(SnapshotError):
+    """The disk cap or the disk itself leaves no room; nothing of the new snapshot was kept."""
+
+    code = "snapshot_full"
+    status = 507
