@@ -168,7 +168,7 @@ class UnknownEventError(JournalFormatError):
 
 
 class SnapshotError(ShadowError):
-    """A snapshot that is refused or cannot be read or written; names the file and what was found."""
+    """A snapshot that is refused, or cannot be read or written; names file and finding."""
 
     code = "snapshot_refused"
 
