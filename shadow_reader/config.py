@@ -58,14 +58,25 @@ class Settings(BaseModel):
         journal: the journal's file.
         durability: normal: a commit survives the process; full: a power loss too.
         pending_events: events queued for the journal before senders wait.
+        pending_bytes: the same for their bytes.
         foreground: turns: the reader stays away while any turn runs; lease: only while a request
             holds or waits for the lease (a shadow with a device of its own).
         burst_s: longest time the reader keeps the lease.
         turn_timeout_s: a turn without news for this long is taken as ended.
         ask_timeout_s: longest a question waits when the caller names no time.
         host, port, token: where the API listens; another host than loopback needs a token.
+        requests: requests served at once, open feeds and streams among them.
+        streams: feeds and event streams open at once.
+        exports: states handed out at once; each is held whole until its client has taken it.
+        erasures: sessions being erased at once.
         body_bytes: largest request body (a feed's single line, too).
+        bodies_bytes: bytes of all request bodies in memory at once, at least body_bytes; what is
+            parsed out of a body takes several times as much as it does.
+        body_s: longest a whole request body may take to arrive; a feed may take for ever.
         sessions: most sessions kept in view at once.
+        recent_sessions: sessions read again after a start, those last heard of; at most
+            ``sessions``.
+        status_sessions: sessions that the status shows one by one; its sums are over all.
         context_ids: longest prompt + output; 0 takes the model's own.
         question_ids: longest question.
         open_questions: unanswered questions a session.
@@ -85,6 +96,7 @@ class Settings(BaseModel):
     journal: Path = Path("shadow.db")
     durability: Literal["normal", "full"] = "normal"
     pending_events: Annotated[int, Field(ge=64, le=1_000_000)] = 8192
+    pending_bytes: Annotated[int, Field(ge=1024**2, le=16 * GIB)] = 64 * 1024**2
     foreground: Literal["turns", "lease"] = "turns"
     burst_s: Annotated[float, Field(gt=0, le=60)] = 2.0
     turn_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
@@ -92,8 +104,16 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8765
     token: Annotated[str, Field(min_length=1)] | None = None
+    requests: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    streams: Annotated[int, Field(ge=1, le=65_536)] = 256
+    exports: Annotated[int, Field(ge=1, le=64)] = 2
+    erasures: Annotated[int, Field(ge=1, le=4096)] = 64
     body_bytes: Annotated[int, Field(ge=1024, le=GIB)] = 16 * 1024**2
+    bodies_bytes: Annotated[int, Field(ge=1024, le=64 * GIB)] = 256 * 1024**2
+    body_s: Annotated[float, Field(gt=0, le=3_600)] = 30.0
     sessions: Annotated[int, Field(ge=1, le=4096)] = 1024
+    recent_sessions: Annotated[int, Field(ge=0, le=4096)] = 32
+    status_sessions: Annotated[int, Field(ge=0, le=4096)] = 100
     context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
     question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
     open_questions: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -119,6 +139,14 @@ class Settings(BaseModel):
         host = info.data.get("host", "")
         if host not in LOOPBACK and not value and "host" in info.data:
             raise ValueError(f"host {host!r} is not loopback: set a token")
+        return value
+
+    @field_validator("bodies_bytes")
+    @classmethod
+    def _one_body_fits(cls, value: int, info: ValidationInfo) -> int:
+        one = info.data.get("body_bytes", 0)
+        if value < one:
+            raise ValueError(f"{value} is less than body_bytes ({one}): no such body could come")
         return value
 
     @property

@@ -1,4 +1,4 @@
-"""The composition root: makes the parts, connects them, closes them in order. Decides nothing.
+"""The library's calls on one running service. What it is made of, ``assembly`` knows.
 
     async with Runtime(settings) as shadow:
         await shadow.prompt("s1", ids, turn="t1")
@@ -12,32 +12,25 @@ The HTTP API is a thin layer over these calls. Torch is imported only when there
 from __future__ import annotations
 
 import asyncio
-import logging
+import heapq
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from shadow_reader.assembly import Given, Parts, assemble
+from shadow_reader.bounds import Bounds
 from shadow_reader.clock import Clock, SystemClock
 from shadow_reader.config import Settings
-from shadow_reader.errors import (
-    AskTimeoutError,
-    JournalError,
-    ModelError,
-    NotFoundError,
-    ShutDownError,
-)
+from shadow_reader.errors import AskTimeoutError, ModelError, NotFoundError, ShutDownError
 from shadow_reader.events import types as t
-from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
 from shadow_reader.shadow import jobs
-from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Lease, Rank
-from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Accepted, Erased, Sessions
@@ -50,28 +43,7 @@ from shadow_reader.shadow.status import (
     session_status,
     totals,
 )
-from shadow_reader.shadow.turn_watch import watch_turns
-from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
-from shadow_reader.store.journal import SqliteJournal
-
-STATUS_SESSIONS: Final = 100
-QWEN_VOCABULARY: Final = 248_320
-QWEN_CONTEXT_IDS: Final = 262_144
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Everything that runs between entering and leaving."""
-
-    journal: Journal
-    sessions: Sessions
-    line: QuestionLine
-    device: DeviceThread
-    engine: Engine | None
-    reader: Reader | None
-    task: asyncio.Task[None] | None
+from shadow_reader.shadow.vocabulary import Vocabulary
 
 
 class Runtime:
@@ -80,6 +52,9 @@ class Runtime:
     Args:
         settings: see ``config.Settings``.
         clock, engine, journal, vocabulary: to bring your own; the rest is made from the settings.
+
+    Attributes:
+        bounds: every bound of the service, as the status shows them; also of whoever serves it.
     """
 
     def __init__(
@@ -94,9 +69,9 @@ class Runtime:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.lease = Lease(self.clock)
-        self._given = (engine, journal, vocabulary)
-        self._parts: _Parts | None = None
-        self._erasing: set[asyncio.Task[Erased]] = set()
+        self.bounds = Bounds()
+        self._given = Given(engine, journal, vocabulary)
+        self._parts: Parts | None = None
         self._stack = AsyncExitStack()
         self._state: ServiceState = "closing"
         self._reason = "not started"
@@ -112,15 +87,17 @@ class Runtime:
         async with AsyncExitStack() as stack:
             # Last of all: an erasure may wait for the journal's closing.
             stack.push_async_callback(self._settle_erasures)
-            parts = await self._make(stack)
+            parts = await assemble(
+                self.settings,
+                clock=self.clock,
+                lease=self.lease,
+                bounds=self.bounds,
+                given=self._given,
+                stack=stack,
+                on_death=self._reader_died,
+            )
             self._parts = parts
-            self._state, self._reason = "off", NO_MODEL
-            watch = watch_turns(parts.sessions, self.settings.turn_timeout_s)
-            stack.push_async_callback(_stop_task, asyncio.create_task(watch, name="turn watch"))
-            if parts.engine is not None:
-                self._state, self._reason = "ready", ""
-                self._start_reader(parts, parts.engine)
-                stack.push_async_callback(self._stop_reader, parts)
+            self._state, self._reason = ("ready", "") if parts.reader else ("off", NO_MODEL)
             self._stack = stack.pop_all()
         return self
 
@@ -176,19 +153,12 @@ class Runtime:
         return await (await self.sessions.end(session, turn, reason=reason, produced=produced))
 
     async def erase(self, session: str) -> Erased:
-        """Remove the session: events, ids and state. Once begun it goes through to the end."""
-        erasing = asyncio.create_task(self._erase(self._running(), session), name="erase")
-        self._erasing.add(erasing)
-        erasing.add_done_callback(self._erasing.discard)
-        return await asyncio.shield(erasing)
+        """Remove the session: events, ids and state. Once begun it goes through to the end.
 
-    async def _erase(self, parts: _Parts, session: str) -> Erased:
-        erased = await parts.sessions.erase(session)
-        parts.line.fail_session(session, NotFoundError("the session was erased", field="session"))
-        if parts.reader:
-            with suppress(ShutDownError):  # the engine closes, and all states with it
-                await parts.reader.forget(session)
-        return erased
+        Raises:
+            NotFoundError: no such session. BusyError: too many are being erased.
+        """
+        return await self._running().erasures.erase(session)
 
     # -- what is asked ------------------------------------------------------------------------
 
@@ -214,7 +184,9 @@ class Runtime:
         """Wait until less than one chunk of the session is unread.
 
         Raises:
-            AskTimeoutError: not within ``timeout_s`` (default: ``ask_timeout_s``).
+            NotFoundError: no such session (any more). AskTimeoutError: not within ``timeout_s``
+            (default: ``ask_timeout_s``). ModelError: no model is loaded.
+            ShutDownError: the reader stopped, and why.
         """
         limit_s = self.settings.ask_timeout_s if timeout_s is None else timeout_s
         try:
@@ -226,6 +198,9 @@ class Runtime:
                 field="timeout_s",
                 limit=limit_s,
             ) from None
+        except ShutDownError:
+            self._reading()  # says why, if the reader died
+            raise
         return await self.session_status(session)
 
     async def session_status(self, session: str) -> SessionStatus:
@@ -244,12 +219,8 @@ class Runtime:
         """How everything stands."""
         parts = self._running()
         roster = parts.reader.roster if parts.reader else None
-        newest = sorted(parts.sessions.live(), key=lambda live: -live.heard_s)
-        found = tuple(
-            session_status(live, live.durable, roster)
-            for live in newest
-            if live.durable is not None
-        )
+        there = [live for live in parts.sessions.live() if live.durable is not None]
+        newest = heapq.nlargest(self.settings.status_sessions, there, key=lambda live: live.heard_s)
         return Status(
             state=self._state,
             reason=self._reason,
@@ -257,8 +228,11 @@ class Runtime:
             model=engine_status(parts.engine) if parts.engine else None,
             journal=parts.journal.stats(),
             lease=self.lease.status(),
-            totals=totals(found),
-            sessions=found[:STATUS_SESSIONS],
+            limits=self.bounds.limits(),
+            totals=totals(there, roster),
+            sessions=tuple(
+                session_status(live, live.durable, roster) for live in newest if live.durable
+            ),
         )
 
     async def digest(self, session: str) -> StateDigest:
@@ -299,6 +273,11 @@ class Runtime:
         return self.journal.entries(**filters)
 
     @property
+    def changes(self) -> Changes:
+        """Tells of every commit of a session, for those who follow the journal."""
+        return self._running().changes
+
+    @property
     def state(self) -> ServiceState:
         """off (no model), ready, failed (the reader stopped), closing."""
         return self._state
@@ -308,88 +287,14 @@ class Runtime:
         """Why the state is not ready; empty when it is."""
         return self._reason
 
-    # -- making and unmaking ------------------------------------------------------------------
-
-    async def _make(self, stack: AsyncExitStack) -> _Parts:
-        engine, journal, vocabulary = self._given
-        settings = self.settings
-        if journal is None:
-            journal = await SqliteJournal.open(
-                settings.journal.expanduser(),
-                durability=settings.durability,
-                pending_limit=settings.pending_events,
-            )
-        stack.push_async_callback(journal.close)
-        device = DeviceThread()
-        stack.push_async_callback(device.close)
-        if engine is None and settings.model:
-            engine = await device.run(_build_engine, settings)
-        if engine is not None:
-            stack.push_async_callback(device.run, engine.close)
-            if vocabulary is None:
-                vocabulary = await asyncio.to_thread(load_vocabulary, settings.model_spec())
-        limits = Limits(
-            vocabulary=engine.vocabulary if engine else QWEN_VOCABULARY,
-            context_ids=engine.context_ids if engine else settings.context_ids or QWEN_CONTEXT_IDS,
-            question_ids=settings.question_ids,
-            open_questions=settings.open_questions,
-        )
-        sessions = Sessions(journal, self.clock, limits, settings.sessions)
-        line = QuestionLine(sessions, self.clock, vocabulary, settings.ask_timeout_s)
-        parts = _Parts(journal, sessions, line, device, engine, None, None)
-        if engine is not None:
-            await self._journal_engine(journal, engine)
-            stack.push_async_callback(self._journal_stop, journal)
-        return parts
-
-    def _start_reader(self, parts: _Parts, engine: Engine) -> None:
-        reader = Reader(
-            sessions=parts.sessions,
-            engine=engine,
-            device=parts.device,
-            lease=self.lease,
-            line=parts.line,
-            clock=self.clock,
-            turns_block=self.settings.foreground == "turns",
-            burst_s=self.settings.burst_s,
-        )
-        parts.reader = reader
-        parts.sessions.on_change = reader.wake
-        parts.line.wake = reader.wake
-        parts.task = asyncio.create_task(self._read(parts, reader), name="shadow-reader")
-
-    async def _read(self, parts: _Parts, reader: Reader) -> None:
-        """Run the reader. If it dies, that is a bug of ours: say so, and go on journaling."""
-        try:
-            await reader.run(parts.journal)
-        except Exception as error:
-            log.exception("the reader stopped")
-            self._state, self._reason = "failed", f"the reader stopped: {error!r}"
-            parts.line.close()
-            raise
-
-    async def _stop_reader(self, parts: _Parts) -> None:
-        parts.line.close()
-        if parts.reader and parts.task:
-            parts.reader.stop()
-            await asyncio.gather(parts.task, return_exceptions=True)
-        await parts.line.settle()
+    def _reader_died(self, error: Exception) -> None:
+        self._state, self._reason = "failed", f"the reader stopped: {error!r}"
 
     async def _settle_erasures(self) -> None:
-        await asyncio.gather(*self._erasing, return_exceptions=True)
+        if self._parts is not None:
+            await self._parts.erasures.settle()
 
-    async def _journal_engine(self, journal: Journal, engine: Engine) -> None:
-        loaded = t.EngineLoaded(engine=engine.identity.engine, **asdict(engine.identity))
-        await journal.submit([t.Draft(self.clock.wall(), "", "", loaded)])
-
-    async def _journal_stop(self, journal: Journal) -> None:
-        stopped = t.Draft(self.clock.wall(), "", "", t.EngineStopped("closed"))
-        try:
-            await journal.submit([stopped])
-        except JournalError as error:
-            log.warning("the journal did not take the end of the service: %s", error)
-
-    def _running(self) -> _Parts:
+    def _running(self) -> Parts:
         if self._parts is None:
             raise ShutDownError("the runtime is not running: use it in an `async with` block")
         return self._parts
@@ -401,18 +306,6 @@ class Runtime:
         if self._state == "failed":
             raise ShutDownError(self._reason)
         return reader
-
-
-def _build_engine(settings: Settings) -> Engine:
-    """Made on the device thread: torch keeps some of its state by thread."""
-    from shadow_reader.shadow.torch_engine import build_engine
-
-    return build_engine(settings)
-
-
-async def _stop_task(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _no_state(session: str) -> NotFoundError:

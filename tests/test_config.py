@@ -118,12 +118,21 @@ OUT_OF_RANGE: list[tuple[str, list[Any]]] = [
     ("cap_gb", [0, -1, 1025, float("nan"), float("inf")]),
     ("grid_ids", [0, 32, 100, 8192]),
     ("pending_events", [63, 1_000_001]),
+    ("pending_bytes", [1024**2 - 1, 16 * GIB + 1]),
     ("burst_s", [0, 61, float("nan")]),
     ("turn_timeout_s", [0, 86_401, float("inf")]),
     ("ask_timeout_s", [0, -3, 3_601]),
     ("port", [-1, 65_536]),
+    ("requests", [0, 65_537]),
+    ("streams", [0, 65_537]),
+    ("exports", [0, 65]),
+    ("erasures", [0, 4097]),
     ("body_bytes", [1023, GIB + 1]),
+    ("bodies_bytes", [1023, 64 * GIB + 1]),
+    ("body_s", [0, -1, 3_601, float("nan")]),
     ("sessions", [0, 100_001]),
+    ("recent_sessions", [-1, 4097]),
+    ("status_sessions", [-1, 4097]),
     ("context_ids", [-1, 16_777_217]),
     ("question_ids", [0, 65_537]),
     ("open_questions", [0, 1025]),
@@ -175,6 +184,17 @@ def test_every_number_has_a_limit() -> None:
             with pytest.raises(SettingsError) as error:
                 load_settings(overrides={name: absurd})
             assert problems(error.value) == {name: "override"}
+
+
+def test_the_budget_of_all_bodies_holds_one_at_least() -> None:
+    mib = 1024**2
+    assert load_settings(overrides={"body_bytes": mib, "bodies_bytes": mib}).bodies_bytes == mib
+    with pytest.raises(SettingsError, match="less than body_bytes") as error:
+        load_settings(overrides={"body_bytes": mib, "bodies_bytes": mib - 1})
+    assert problems(error.value) == {"bodies_bytes": "override"}
+    with pytest.raises(SettingsError) as error:
+        load_settings(overrides={"body_bytes": GIB})
+    assert problems(error.value) == {"bodies_bytes": "default"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

@@ -32,6 +32,8 @@ from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.sessions import LiveSession
+from shadow_reader.shadow.status import SessionStatus, Totals, session_status
 from shadow_reader.store.memory import MemoryJournal
 from tests.fakes import GRID, FakeEngine, events_of, fake_vocabulary, settle, steps
 
@@ -352,6 +354,63 @@ async def test_the_status_is_bounded_and_newest_first(tmp_path: Path) -> None:
         assert (status.totals.sessions, status.totals.running) == (120, 120)
         assert status.totals.known == status.totals.behind == sum(range(121))
         assert status.journal.events == 240
+
+
+async def test_the_sums_of_the_status_are_those_of_its_sessions(tmp_path: Path) -> None:
+    async with runtime(tmp_path, foreground="lease") as shadow:
+        for number in range(10):
+            await shadow.prompt(f"s{number}", [number] * (GRID * number + 3), turn="t1")
+            if number % 3:
+                await shadow.end(f"s{number}", "t1")
+            await shadow.wait_fresh(f"s{number}")
+        asking = asyncio.create_task(shadow.ask("s1", "q", ["a", "b"]))
+        async with shadow.lease.request():
+            await until(partial(questions_wait, shadow, 1))
+            await shadow.prompt("s9", [7] * 50, turn="t2")
+            status = await shadow.status()
+        await asking
+        assert len(status.sessions) == 10
+        assert status.totals == Totals(
+            sessions=10,
+            known=sum(s.known for s in status.sessions),
+            behind=sum(s.behind for s in status.sessions),
+            fresh=sum(s.fresh for s in status.sessions),
+            running=sum(s.running for s in status.sessions),
+            open_questions=1,
+        )
+        assert (status.totals.fresh, status.totals.running) == (9, 4)
+
+
+async def test_the_status_makes_nothing_of_the_sessions_it_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(live: LiveSession, *more: Any) -> SessionStatus:
+        made.append(live.session)
+        return session_status(live, *more)
+
+    monkeypatch.setattr("shadow_reader.runtime.session_status", counted)
+    async with Runtime(settings(tmp_path, status_sessions=3)) as shadow:
+        for number in range(50):
+            await shadow.prompt(f"s{number:02}", [1], turn="t1")
+        status = await shadow.status()
+        assert made == ["s49", "s48", "s47"]
+        assert status.totals.sessions == 50
+
+
+async def test_the_status_says_how_the_last_turn_began_and_ended(tmp_path: Path) -> None:
+    async with Runtime(settings(tmp_path)) as shadow:
+        await shadow.prompt("s", [1, 2], turn="t1", router="code")
+        status = await shadow.session_status("s")
+        assert (status.router, status.reason, status.unsure) == ("code", None, False)
+        await shadow.output("s", "t1", offset=0, ids=[3])
+        await shadow.end("s", "t1", reason="length", produced=2)
+        status = await shadow.session_status("s")
+        assert (status.router, status.reason, status.unsure) == ("code", "length", True)
+        await shadow.prompt("s", [1], turn="t2")
+        status = await shadow.session_status("s")
+        assert (status.router, status.reason, status.unsure) == (None, None, False)
 
 
 async def test_two_runtimes_in_one_process_do_not_meet(tmp_path: Path) -> None:

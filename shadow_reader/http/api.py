@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -11,11 +12,12 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from aiohttp import web
 
+from shadow_reader.bounds import Bound
 from shadow_reader.config import Settings
 from shadow_reader.errors import InvalidInputError, ShadowError
 from shadow_reader.http.bodies import Body, NoQuery, Query
 from shadow_reader.http.closing import Closing
-from shadow_reader.http.guard import MAX_EXPORTS, MAX_STREAMS, Bound, read_body
+from shadow_reader.http.guard import read_body
 from shadow_reader.http.parse import Model, parse_body, parse_query
 from shadow_reader.http.turns import Turns
 from shadow_reader.runtime import Runtime
@@ -35,19 +37,32 @@ class Api:
     """One runtime as it is served.
 
     Attributes:
+        document: the OpenAPI document, as JSON.
         closing: tells the waiting and streaming requests that the service closes.
+        turns: of the feeds on the event loop.
+        requests: served at once.
         streams: feeds and event streams open at once.
         exports: states being handed out at once; each may hold ``export_bytes``.
-        turns: of the feeds on the event loop.
-        document: the OpenAPI document, as JSON.
+        bodies: bytes of all bodies, from when they come until their handlers are done. The
+            connections' own buffers, a few 64 KiB each, are not counted.
     """
 
     runtime: Runtime
     document: bytes = b"{}"
     closing: Closing = field(default_factory=Closing)
     turns: Turns = field(default_factory=Turns)
-    streams: Bound = field(default_factory=lambda: Bound("streams", MAX_STREAMS))
-    exports: Bound = field(default_factory=lambda: Bound("exports", MAX_EXPORTS))
+    requests: Bound = field(init=False)
+    streams: Bound = field(init=False)
+    exports: Bound = field(init=False)
+    bodies: Bound = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the bounds, where the status finds them."""
+        add, settings = self.runtime.bounds.add, self.settings
+        self.requests = add(Bound("requests", settings.requests))
+        self.streams = add(Bound("streams", settings.streams))
+        self.exports = add(Bound("exports", settings.exports))
+        self.bodies = add(Bound("bodies_bytes", settings.bodies_bytes))
 
     @property
     def settings(self) -> Settings:
@@ -104,13 +119,20 @@ def name_in_path(request: web.Request, field_name: str) -> str:
         ) from None
 
 
-async def body_of(api: Api, request: web.Request, model: type[Model]) -> Model:
-    """The request's body as ``model``; any content type counts as JSON."""
-    raw = await read_body(request, limit=api.settings.body_bytes)
-    body = parse_body(model, raw)
-    if len(raw) >= BIG_BYTES:
-        await asyncio.sleep(0)
-    return body
+@asynccontextmanager
+async def body_of(api: Api, request: web.Request, model: type[Model]) -> AsyncIterator[Model]:
+    """The request's body as ``model``; any content type counts as JSON.
+
+    Its bytes stay taken from the budget of all bodies until the block ends, because what was
+    parsed out of them lives as long.
+    """
+    with api.bodies.share() as share:
+        settings = api.settings
+        raw = await read_body(request, share, limit=settings.body_bytes, limit_s=settings.body_s)
+        body = parse_body(model, raw)
+        if len(raw) >= BIG_BYTES:
+            await asyncio.sleep(0)
+        yield body
 
 
 def query_of(request: web.Request, model: type[Model]) -> Model:

@@ -28,7 +28,7 @@ def make_app(runtime: Runtime) -> web.Application:
     The application must stop before the runtime does; ``serve.listening`` sees to it.
     """
     api = Api(runtime, document=_document())
-    guard = Guard(runtime.settings)
+    guard = Guard(runtime.settings, api.requests)
     app = web.Application(middlewares=[errors_to_bodies, guard.middleware])
     app[API] = api
     for route in ROUTES:
@@ -36,7 +36,6 @@ def make_app(runtime: Runtime) -> web.Application:
     for path in dict.fromkeys(route.path for route in ROUTES):
         _serve_options(app, path)
     app.on_shutdown.append(_close)
-    app.on_cleanup.append(_drain)
     return app
 
 
@@ -91,7 +90,3 @@ async def _expect(request: web.Request) -> web.StreamResponse | None:
 
 async def _close(app: web.Application) -> None:
     app[API].closing.close()
-
-
-async def _drain(app: web.Application) -> None:
-    await app[API].closing.drained()

@@ -174,6 +174,18 @@ class ShadowClient:
         """How one session stands."""
         return await self._call(SessionStatus, "GET", _session(session))
 
+    async def wait_fresh(self, session: str, *, timeout_s: float | None = None) -> SessionStatus:
+        """How the session stands once less than one chunk of it is unread.
+
+        Args:
+            timeout_s: longest wait; the server's own ``ask_timeout_s`` when None.
+
+        Raises:
+            AskTimeoutError: it was not fresh in time. ShutDownError: the server's reader stopped.
+        """
+        query = _query(wait="fresh", timeout_s=timeout_s)
+        return await self._call(SessionStatus, "GET", _session(session), query=query, bounded=False)
+
     async def digest(self, session: str) -> StateDigest:
         """The state digest at the committed grid line."""
         return await self._call(StateDigest, "GET", _session(session, "digest"), bounded=False)
@@ -195,8 +207,7 @@ class ShadowClient:
 
     async def journal(self, **filters: object) -> AsyncGenerator[Body, None]:
         """Committed entries as rows; ``filters`` are the query's, None counts as not given."""
-        query = {key: _query_value(value) for key, value in filters.items() if value is not None}
-        async with self._open("GET", "/v1/journal", params=query) as reply:
+        async with self._open("GET", "/v1/journal", params=_query(**filters)) as reply:
             async for line in lines_of(reply):
                 yield read_object(line)
 
@@ -234,6 +245,7 @@ class ShadowClient:
         path: str,
         body: Body | None = None,
         *,
+        query: Mapping[str, str] | None = None,
         bounded: bool = True,
     ) -> T:
         data = None if body is None else orjson.dumps(body)
@@ -242,7 +254,7 @@ class ShadowClient:
         try:
             async with (
                 asyncio.timeout(limit_s),
-                self._open(method, path, data=data, headers=headers) as reply,
+                self._open(method, path, params=query, data=data, headers=headers) as reply,
             ):
                 return read_reply(kind, await reply.read())
         except TimeoutError as error:
@@ -293,6 +305,10 @@ def _session(session: str, *more: str) -> str:
 
 def _turn(session: str, turn: str, what: str) -> str:
     return _session(session, "turns", quote(turn, safe=""), what)
+
+
+def _query(**fields: object) -> dict[str, str]:
+    return {key: _query_value(value) for key, value in fields.items() if value is not None}
 
 
 def _query_value(value: object) -> str:

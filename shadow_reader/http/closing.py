@@ -1,20 +1,16 @@
 """The end of the service, as the requests that wait or stream see it.
 
 Law: what is written is finished, what only waits is interrupted. A wait inside ``interruptible``
-ends with ShutDownError as soon as the service closes; work inside ``finish`` goes on to its end
-even if its client has gone.
+ends with ShutDownError as soon as the service closes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
 
 from shadow_reader.errors import ShutDownError
-
-T = TypeVar("T")
 
 
 class Closing:
@@ -23,7 +19,6 @@ class Closing:
     def __init__(self) -> None:
         self.closed = False
         self._waiting: set[asyncio.Timeout] = set()
-        self._unfinished: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
         """Interrupt every wait, now and from now on. May be called again."""
@@ -53,23 +48,6 @@ class Closing:
             if not scope.expired():
                 raise
             raise _shut_down() from None
-
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; if the waiter is cancelled, the work is not."""
-        task = asyncio.create_task(work)
-        self._unfinished.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
-
-    async def drained(self) -> None:
-        """Wait for all work that ``finish`` took on."""
-        while self._unfinished:
-            await asyncio.wait(tuple(self._unfinished))
-
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._unfinished.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: its waiter may have gone
 
 
 def _shut_down() -> ShutDownError:

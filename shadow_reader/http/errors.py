@@ -13,10 +13,13 @@ from typing import Any, Final
 from uuid import uuid4
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from shadow_reader.errors import ShadowError
+from shadow_reader.errors import BusyError, ShadowError
+
+RETRY_AFTER_S: Final = 1
+"""What who was sent away by a bound is told to wait: most bounds are free again in milliseconds."""
 
 LOG: Final = logging.getLogger("shadow_reader.http")
 
@@ -88,7 +91,9 @@ def error_response(error: ShadowError) -> web.Response:
         content_type="application/json",
     )
     if isinstance(error, MethodError):
-        response.headers["Allow"] = ", ".join(error.details["allowed"])
+        response.headers[hdrs.ALLOW] = ", ".join(error.details["allowed"])
+    if isinstance(error, BusyError):
+        response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
     return response
 
 

@@ -2,7 +2,8 @@
 
 Laws: a request is served only if its Host (and Origin, if a browser sent one) names this service,
 so no web page can reach a loopback service under a name of its own; with a token set, everything
-but ``/healthz`` needs it; no body is held past ``body_bytes``, whatever its headers promise.
+but ``/healthz`` needs it; no body is held past ``body_bytes``, whatever its headers promise, and
+all bodies together not past ``bodies_bytes``.
 """
 
 from __future__ import annotations
@@ -10,68 +11,31 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from shadow_reader.bounds import Bound, Share
 from shadow_reader.config import LOOPBACK, Settings
-from shadow_reader.errors import BadRequestError, BusyError, ForbiddenError, TooLargeError
+from shadow_reader.errors import BadRequestError, ForbiddenError, TooLargeError
 from shadow_reader.http.errors import EncodingError, SlowBodyError
 
 OPEN_PATHS: Final = frozenset({"/healthz"})
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})
-BODY_S: Final = 30.0
-"""Longest a whole request body may take to arrive, in seconds; a feed may take for ever."""
-
-MAX_REQUESTS: Final = 1024
-"""Requests served at once, open feeds and streams among them."""
-
-MAX_STREAMS: Final = 256
-"""Feeds and event streams open at once."""
-
-MAX_EXPORTS: Final = 2
-"""States handed out at once; each is held whole until its client has taken it."""
-
-
-class Bound:
-    """A count that must not pass a limit."""
-
-    def __init__(self, what: str, limit: int) -> None:
-        self.what = what
-        self.limit = limit
-        self.used = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Take one for the length of a block.
-
-        Raises:
-            BusyError: all are taken.
-        """
-        if self.used >= self.limit:
-            raise BusyError(
-                f"{self.used} {self.what} are open; the limit is {self.limit}",
-                field=self.what,
-                found=self.used,
-                limit=self.limit,
-            )
-        self.used += 1
-        try:
-            yield
-        finally:
-            self.used -= 1
 
 
 class Guard:
-    """Checks that come before any route."""
+    """Checks that come before any route.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        requests: served at once.
+    """
+
+    def __init__(self, settings: Settings, requests: Bound) -> None:
         self._host = settings.host.lower().strip("[]")
         self._token = None if settings.token is None else settings.token.encode()
-        self._requests = Bound("requests", MAX_REQUESTS)
+        self._requests = requests
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -135,30 +99,40 @@ class Guard:
             )
 
 
-async def read_body(request: web.Request, *, limit: int) -> bytes:
-    """The whole body, at most ``limit`` bytes.
+async def read_body(request: web.Request, share: Share, *, limit: int, limit_s: float) -> bytes:
+    """The whole body, at most ``limit`` bytes within ``limit_s`` seconds.
+
+    Args:
+        share: of the budget of all bodies; it grows as bytes come. What is only announced is
+            looked at and not taken, so who sends slowly holds what was sent.
 
     Raises:
         TooLargeError: more is announced, or more came. SlowBodyError: it took too long.
+        BusyError: the other bodies leave no room for it.
         BadRequestError: it broke off or its chunks are malformed.
     """
-    announced = request.content_length
-    if announced is not None and announced > limit:
+    announced = request.content_length or 0
+    if announced > limit:
         raise too_large("body", announced, limit)
+    share.bound.check(announced)
     if not request.body_exists:
         return b""
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(limit_s):
             while part := await request.content.readany():
                 size += len(part)
                 if size > limit:
                     raise too_large("body", size, limit)
+                share.take(len(part))
                 parts.append(part)
     except TimeoutError:
         raise SlowBodyError(
-            f"{size} bytes of the body came within {BODY_S:g} s", found=size, limit=BODY_S
+            f"{size} bytes of the body came within {limit_s:g} s (body_s)",
+            field="body_s",
+            found=size,
+            limit=limit_s,
         ) from None
     except web.RequestPayloadError as error:
         raise BadRequestError(f"the body is broken: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -24,8 +24,9 @@ from shadow_reader.http.bodies import MAX_SEQ, EntryFilter, JournalQuery, Stream
 from shadow_reader.http.errors import StalledError, cut_on_error
 
 BLOCK_BYTES: Final = 64 * 1024
-POLL_S: Final = 0.05
-"""How often a stream looks whether something was committed; a look reads one number."""
+GATHER_S: Final = 0.02
+"""How long a stream lets entries gather after it looked: what comes in quick succession is read
+from the journal together."""
 
 BEAT_S: Final = 15.0
 """A stream that has nothing to say says so this often."""
@@ -133,10 +134,16 @@ async def _follow(
                     await _write(response, block)
                     beat = loop.time() + BEAT_S
             seen = max(seen, newest)
+            await asyncio.sleep(GATHER_S)
+        else:
+            # No await since the look: the next commit of a session tells us. Entries of no session
+            # are written before the service listens and after it has stopped.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(beat):
+                    await api.runtime.changes.next()
         if loop.time() >= beat:
             await _write(response, b": beat\n\n")
             beat = loop.time() + BEAT_S
-        await asyncio.sleep(POLL_S)
 
 
 async def _blocks(

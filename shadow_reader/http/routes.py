@@ -6,7 +6,10 @@ belong to the runtime, so the library and the API cannot differ.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from aiohttp import web
+from pydantic import Field, model_validator
 
 from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, name_in_path, query_of
 from shadow_reader.http.bodies import (
@@ -15,42 +18,57 @@ from shadow_reader.http.bodies import (
     FirstTokenBody,
     OutputBody,
     PromptBody,
+    Query,
     SessionsQuery,
 )
 from shadow_reader.http.replies import Health, Readiness, SessionPage
+from shadow_reader.shadow.question_line import MAX_TIMEOUT_S
+
+
+class SessionQuery(Query):
+    """When to say how a session stands: now, or with ``wait=fresh`` once it is fresh."""
+
+    wait: Literal["fresh"] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+    @model_validator(mode="after")
+    def _time_to_wait(self) -> SessionQuery:
+        if self.timeout_s is not None and self.wait is None:
+            raise ValueError("timeout_s is how long to wait: say wait=fresh too")
+        return self
 
 
 async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
     """A turn begins."""
-    body = await body_of(api, request, PromptBody)
-    session = name_in_path(request, "session")
-    accepted = await api.runtime.prompt(
-        session, body.ids, turn=body.turn, keep=body.keep, router=body.router
-    )
+    async with body_of(api, request, PromptBody) as body:
+        session = name_in_path(request, "session")
+        accepted = await api.runtime.prompt(
+            session, body.ids, turn=body.turn, keep=body.keep, router=body.router
+        )
     return json_response(accepted)
 
 
 async def post_first_token(api: Api, request: web.Request) -> web.StreamResponse:
     """Prefill is over."""
-    await body_of(api, request, FirstTokenBody)
-    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
-    return json_response(await api.runtime.first_token(session, turn))
+    async with body_of(api, request, FirstTokenBody):
+        session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+        return json_response(await api.runtime.first_token(session, turn))
 
 
 async def post_output(api: Api, request: web.Request) -> web.StreamResponse:
     """Output ids."""
-    body = await body_of(api, request, OutputBody)
-    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
-    return json_response(await api.runtime.output(session, turn, offset=body.offset, ids=body.ids))
+    async with body_of(api, request, OutputBody) as body:
+        session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+        accepted = await api.runtime.output(session, turn, offset=body.offset, ids=body.ids)
+    return json_response(accepted)
 
 
 async def post_end(api: Api, request: web.Request) -> web.StreamResponse:
     """No more output comes."""
-    body = await body_of(api, request, EndBody)
-    session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
-    return json_response(
-        await api.runtime.end(session, turn, reason=body.reason, produced=body.produced)
-    )
+    async with body_of(api, request, EndBody) as body:
+        session, turn = name_in_path(request, "session"), name_in_path(request, "turn")
+        accepted = await api.runtime.end(session, turn, reason=body.reason, produced=body.produced)
+    return json_response(accepted)
 
 
 async def get_sessions(api: Api, request: web.Request) -> web.StreamResponse:
@@ -62,14 +80,18 @@ async def get_sessions(api: Api, request: web.Request) -> web.StreamResponse:
 
 
 async def get_session(api: Api, request: web.Request) -> web.StreamResponse:
-    """How one session stands."""
-    return json_response(await api.runtime.session_status(name_in_path(request, "session")))
+    """How one session stands, now or once it is fresh."""
+    query = query_of(request, SessionQuery)
+    session = name_in_path(request, "session")
+    if query.wait is None:
+        return json_response(await api.runtime.session_status(session))
+    async with api.closing.interruptible():
+        return json_response(await api.runtime.wait_fresh(session, timeout_s=query.timeout_s))
 
 
 async def delete_session(api: Api, request: web.Request) -> web.StreamResponse:
     """Erase a session; goes on to its end even if the client does not wait for it."""
-    session = name_in_path(request, "session")
-    return json_response(await api.closing.finish(api.runtime.erase(session)))
+    return json_response(await api.runtime.erase(name_in_path(request, "session")))
 
 
 async def get_digest(api: Api, request: web.Request) -> web.StreamResponse:
@@ -91,10 +113,9 @@ async def get_state(api: Api, request: web.Request) -> web.StreamResponse:
 
 async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:
     """A typed question; a client that goes away takes it back."""
-    body = await body_of(api, request, AskBody)
-    question = body.question if body.question_ids is None else body.question_ids
-    assert question is not None, "the model holds exactly one"
-    async with api.closing.interruptible():
+    async with body_of(api, request, AskBody) as body, api.closing.interruptible():
+        question = body.question if body.question_ids is None else body.question_ids
+        assert question is not None, "the model holds exactly one"
         reply = await api.runtime.ask(
             body.session, question, body.choices, wait=body.wait, timeout_s=body.timeout_s
         )

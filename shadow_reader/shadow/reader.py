@@ -15,7 +15,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
@@ -41,9 +40,6 @@ from shadow_reader.shadow.residency import Residency
 from shadow_reader.shadow.roster import Roster, checkpoint_lines
 from shadow_reader.shadow.sessions import Sessions
 
-RECENT_SESSIONS: Final = 32
-"""Sessions taken up again after a start, newest first."""
-
 log = logging.getLogger(__name__)
 
 
@@ -53,6 +49,7 @@ class Reader:
     Args:
         turns_block: a running turn counts as foreground.
         burst_s: the lease is let go at the first chunk's end after so long.
+        recent_sessions: taken up again after a start, newest first.
     """
 
     def __init__(
@@ -66,6 +63,7 @@ class Reader:
         clock: Clock,
         turns_block: bool,
         burst_s: float,
+        recent_sessions: int,
     ) -> None:
         self.roster = Roster(sessions, engine, clock)
         self._residency = Residency(engine, device, self.roster, line, self._wanted)
@@ -77,6 +75,7 @@ class Reader:
         self._clock = clock
         self._turns_block = turns_block
         self._burst_s = burst_s
+        self._recent_sessions = recent_sessions
         self._name = engine.identity.engine
         self._grid = engine.identity.grid
         self._wake = asyncio.Event()
@@ -131,7 +130,7 @@ class Reader:
             self._moved.set()
 
     async def _take_up_recent(self, journal: Journal) -> None:
-        limit = min(RECENT_SESSIONS, self._sessions.capacity)
+        limit = min(self._recent_sessions, self._sessions.capacity)
         for row in reversed(await journal.recent_sessions(limit=limit)):
             if self._closing:
                 return

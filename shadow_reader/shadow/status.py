@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from shadow_reader.bounds import Limit
 from shadow_reader.events.journal import JournalStats
+from shadow_reader.events.types import EndReason
 from shadow_reader.events.view import AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
 from shadow_reader.shadow.lease import LeaseStatus
@@ -23,7 +26,8 @@ class SessionStatus:
     Attributes:
         known: ids the journal holds. committed: the grid line the state stands at.
         behind: known - committed. fresh: behind is less than one chunk.
-        turn: the last turn's id; running: whether it runs.
+        turn: the last turn's id; running: whether it runs. router: what the sender's router made
+            of it. reason: why it ended; unsure: its sender counted other output ids than came.
         rewinds, reread, read: as folded from the journal.
         checkpoints: grid lines of the resident state's checkpoints.
         mismatches: digests that differed from journaled ones; anything but 0 is a fault of ours.
@@ -39,6 +43,9 @@ class SessionStatus:
     turns: int
     running: bool
     turn: str | None
+    router: str | None
+    reason: EndReason | None
+    unsure: bool
     prompt: int
     output: int
     rewinds: int
@@ -80,7 +87,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole service. ``sessions`` holds the ones heard of last, newest first (bounded)."""
+    """The whole service.
+
+    Attributes:
+        limits: every bound, and how much of it is in use.
+        totals: over all live sessions.
+        sessions: those heard of last, newest first, at most ``status_sessions``.
+    """
 
     state: ServiceState
     reason: str
@@ -88,6 +101,7 @@ class Status:
     model: EngineStatus | None
     journal: JournalStats
     lease: LeaseStatus
+    limits: tuple[Limit, ...]
     totals: Totals
     sessions: tuple[SessionStatus, ...]
 
@@ -104,6 +118,7 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
     """One session, from its committed view and its resident state."""
     stats = roster.engine.state_stats(live.session) if roster else None
     committed = min(stats.committed, len(view.known)) if stats else 0
+    turn = view.turn
     return SessionStatus(
         session=live.session,
         known=len(view.known),
@@ -112,7 +127,10 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
         fresh=roster is not None and roster.fresh(live),
         turns=view.turns,
         running=view.running,
-        turn=view.turn.turn if view.turn else None,
+        turn=turn.turn if turn else None,
+        router=turn.router if turn else None,
+        reason=turn.reason if turn else None,
+        unsure=turn is not None and turn.unsure,
         prompt=view.prompt_length,
         output=view.output_length,
         rewinds=view.rewinds,
@@ -130,13 +148,24 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
     )
 
 
-def totals(sessions: tuple[SessionStatus, ...]) -> Totals:
-    """Sum up."""
-    return Totals(
-        sessions=len(sessions),
-        known=sum(s.known for s in sessions),
-        behind=sum(s.behind for s in sessions),
-        fresh=sum(s.fresh for s in sessions),
-        running=sum(s.running for s in sessions),
-        open_questions=sum(s.open_questions for s in sessions),
-    )
+def totals(there: Iterable[LiveSession], roster: Roster | None) -> Totals:
+    """Sum up the sessions that are committed; there may be thousands, so nothing is made of each.
+
+    Sessions that are not committed yet count for nothing.
+    """
+    sessions = known = behind = fresh = running = open_questions = 0
+    for live in there:
+        view = live.durable
+        if view is None:
+            continue
+        ids = len(view.known)
+        sessions += 1
+        known += ids
+        running += view.running
+        open_questions += len(view.questions)
+        if roster is None:
+            behind += ids
+        else:
+            behind += ids - min(roster.committed(live.session), ids)
+            fresh += roster.fresh(live)
+    return Totals(sessions, known, behind, fresh, running, open_questions)

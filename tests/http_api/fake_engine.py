@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from shadow_reader.errors import SnapshotError
 from shadow_reader.events.ids import EMPTY, Ids
-from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
+from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.view import MAX_CHECKPOINTS
+from shadow_reader.shadow.engine import (
+    Aligned,
+    EngineIdentity,
+    EngineStats,
+    Pinned,
+    Restore,
+    StateStats,
+)
 
 GRID = 64
 VOCABULARY = 248_320
@@ -14,13 +24,18 @@ CONTEXT_IDS = 4096
 
 
 class FakeEngine:
-    """Reads instantly unless ``gate`` is cleared; every answer prefers the first choice."""
+    """Reads instantly unless ``gate`` is cleared; every answer prefers the first choice.
+
+    Attributes:
+        known: what was read of each session. marks: where its checkpoints are.
+    """
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.asked = threading.Event()
         self.known: dict[str, Ids] = {}
+        self.marks: dict[str, tuple[int, ...]] = {}
 
     @property
     def identity(self) -> EngineIdentity:
@@ -39,8 +54,10 @@ class FakeEngine:
         agree = read.common_prefix(known)
         if agree == len(read):
             return Aligned(len(read))
-        self.known[session] = EMPTY
-        return Aligned(0, agree)
+        marks = tuple(mark for mark in self.marks.get(session, ()) if mark <= agree)
+        to = max(marks, default=0)
+        self.known[session], self.marks[session] = known.take(to), marks
+        return Aligned(to, agree)
 
     def read_chunk(self, session: str, known: Ids) -> int:
         self._pass()
@@ -49,6 +66,8 @@ class FakeEngine:
         return stop
 
     def checkpoint(self, session: str) -> str:
+        marks = {*self.marks.get(session, ()), len(self.known[session])}
+        self.marks[session] = tuple(sorted(marks))[-MAX_CHECKPOINTS:]
         return self.digest(session)
 
     def ask(
@@ -67,14 +86,27 @@ class FakeEngine:
         self._pass()
         return b"state of " + session.encode()
 
-    def drop(self, session: str) -> int:
+    def drop(self, session: str, *, erased: bool = False) -> int:
+        self.marks.pop(session, None)
         return 4 * len(self.known.pop(session, EMPTY))
+
+    def give_way(self, sessions: Sequence[str]) -> int:
+        return 0
+
+    def pin(self, session: str) -> Pinned | None:
+        return None
+
+    def begin_restore(
+        self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids
+    ) -> Restore:
+        raise SnapshotError("this engine keeps no snapshots")
 
     def state_stats(self, session: str) -> StateStats | None:
         known = self.known.get(session)
         if known is None:
             return None
-        return StateStats(len(known), len(known) // GRID, 4 * len(known), ())
+        marks = self.marks.get(session, ())
+        return StateStats(len(known), len(known) // GRID, 4 * len(known), marks)
 
     def stats(self) -> EngineStats:
         held = sum(4 * len(known) for known in self.known.values())
@@ -82,6 +114,7 @@ class FakeEngine:
 
     def close(self) -> None:
         self.known.clear()
+        self.marks.clear()
 
     def _pass(self) -> None:
         assert self.gate.wait(30), "the test never opened the gate"

@@ -67,6 +67,10 @@ class Served:
         sessions = sorted(status["sessions"], key=lambda session: str(session["session"]))
         return status["journal"]["last_seq"], status["totals"], sessions
 
+    def used(self, bound: str) -> int:
+        """How much of a bound is in use."""
+        return next(limit.used for limit in self.runtime.bounds.limits() if limit.name == bound)
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection."""
         return await asyncio.open_connection(self.address.host, self.address.port)

@@ -201,26 +201,3 @@ async def test_a_cancelled_wait_stays_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_finish_outlives_its_waiter_and_drained_waits_for_it() -> None:
-    closing = Closing()
-    go = asyncio.Event()
-    done: list[int] = []
-
-    async def work() -> int:
-        await go.wait()
-        done.append(1)
-        return 7
-
-    waiter = asyncio.create_task(closing.finish(work()))
-    await asyncio.sleep(0)
-    waiter.cancel()
-    await asyncio.gather(waiter, return_exceptions=True)
-    draining = asyncio.create_task(closing.drained())
-    await asyncio.sleep(0)
-    assert not draining.done()
-    go.set()
-    await draining
-    assert done == [1]
-    assert await closing.finish(work()) == 7

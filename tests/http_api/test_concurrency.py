@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes import FlakyJournal
 from tests.http_api.fake_engine import GRID, FakeEngine
-from tests.http_api.serving import Served, lines, until
+from tests.http_api.serving import PATIENCE_S, Served, lines, serving, until
 
 ASK = "/v1/conductor/shadow/ask"
 QUESTION = {"session": "s", "question_ids": [1, 2], "choices": ["yes", "no"]}
@@ -86,11 +88,15 @@ async def test_a_session_is_erased_while_it_is_fed(served: Served) -> None:
     assert found[:2] == ["session.erased", "session.opened"] or found == ["session.erased"]
 
 
-STAGES = [
+HALF_A_HEAD = [
     b"POST /v1/se",
     b"POST /v1/sessions/s/turns HTTP/1.1\r\nHost: local",
+]
+HALF_A_BODY = [
     b"POST /v1/sessions/s/turns HTTP/1.1\r\nHost: localhost\r\nContent-Length: 22\r\n\r\n",
     b'POST /v1/sessions/s/turns HTTP/1.1\r\nHost: localhost\r\nContent-Length: 22\r\n\r\n{"tur',
+]
+HALF_A_REPLY = [
     b"POST /v1/feed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
     b'POST /v1/feed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{"k',
     b"GET /v1/journal/stream HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -98,14 +104,19 @@ STAGES = [
 ]
 
 
-@pytest.mark.parametrize("sent", STAGES)
+@pytest.mark.parametrize("sent", [*HALF_A_HEAD, *HALF_A_BODY, *HALF_A_REPLY])
 async def test_a_client_that_goes_halfway_changes_nothing(served: Served, sent: bytes) -> None:
     before, tasks = await served.everything(), len(asyncio.all_tasks())
     for _ in range(3):
-        _, writer = await served.connect()
+        reader, writer = await served.connect()
         writer.write(sent)
         await writer.drain()
-        await asyncio.sleep(0.01)
+        if sent in HALF_A_HEAD:
+            await until(lambda: len(asyncio.all_tasks()) > tasks, "the connection's task")
+        elif sent in HALF_A_BODY:
+            await until(lambda: served.used("requests"), "a handler that waits for the body")
+        else:
+            assert (await reader.readline()).split()[1] == b"200"
         writer.transport.abort()
     await until(lambda: len(asyncio.all_tasks()) <= tasks, "the requests' tasks to end")
     assert await served.everything() == before
@@ -173,25 +184,22 @@ async def test_a_question_that_takes_too_long(asking: Served, engine: FakeEngine
     assert body["error"]["details"] == {"field": "timeout_s", "limit": 0.05}
 
 
-async def test_an_erasure_goes_on_without_its_client(served: Served) -> None:
-    await served.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1, 2]})
-    began, go = asyncio.Event(), asyncio.Event()
-    erase = served.runtime.erase
-
-    async def slow(session: str) -> Any:
-        began.set()
-        await go.wait()
-        return await erase(session)
-
-    served.runtime.erase = slow  # type: ignore[method-assign]  # a gate in front of the real one
-    leaving = asyncio.create_task(served.call("DELETE", "/v1/sessions/s"))
-    await began.wait()
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await asyncio.sleep(0.05)
-    go.set()
-    await until_journaled(served, "session.erased")
-    assert (await served.call("GET", "/v1/sessions/s"))[0] == 404
+async def test_an_erasure_goes_on_without_its_client(tmp_path: Path) -> None:
+    journal = FlakyJournal()
+    async with serving(tmp_path, journal=journal) as served:
+        await served.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1, 2]})
+        journal.gate.clear()
+        for _ in range(3):
+            leaving = asyncio.create_task(served.call("DELETE", "/v1/sessions/s"))
+            await until(lambda: served.used("erasures"), "the erasure to begin")
+            await until(lambda: served.used("requests"), "the request")
+            leaving.cancel()
+            await until(lambda: not served.used("requests"), "the request to end")
+        assert served.used("erasures") == 1
+        journal.gate.set()
+        await until(lambda: not served.used("erasures"), "the erasure to end")
+        assert (await served.call("GET", "/v1/sessions/s"))[0] == 404
+        assert await kinds(served) == ["session.erased"]
 
 
 async def test_the_loop_is_not_held_up_by_a_long_feed(served: Served) -> None:
@@ -209,8 +217,8 @@ async def test_the_loop_is_not_held_up_by_a_long_feed(served: Served) -> None:
 
 
 async def until_journaled(served: Served, kind: str) -> None:
-    for _ in range(500):
-        if kind in await kinds(served):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{kind} was never journaled")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if kind in await kinds(served):
+                return
+            await asyncio.sleep(0.01)

@@ -311,19 +311,5 @@ async def test_garbage_between_chunks_ends_with_its_connection(served: Served) -
     assert (await served.ok("GET", "/v1/sessions/s"))["known"] == 3
 
 
-async def test_too_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadow_reader.http.api.MAX_STREAMS", 1)
-    async with serving(tmp_path) as served:
-        async with open_feed(served) as duplex:
-            await duplex.send(lines(PROMPT))
-            await duplex.reply()
-            status, body = await served.call("POST", "/v1/feed", raw=b"")
-            assert (status, body["error"]["code"]) == (503, "busy")
-            assert body["error"]["details"] == {"field": "streams", "found": 1, "limit": 1}
-            await duplex.finish()
-            assert await duplex.ended()
-        assert await served.feed(b"") == []
-
-
 def test_lines_are_json_objects_on_one_line() -> None:
     assert orjson.loads(lines(PROMPT)) == PROMPT

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shadow_reader.bounds import Bound
 from shadow_reader.config import Settings
 from shadow_reader.http import guard
-from tests.http_api.serving import Served, serving, until
+from tests.http_api.serving import Served, serving
 
 ASKED = "GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n"
 
@@ -129,39 +130,7 @@ async def test_a_wildcard_bind_is_reached_by_any_name_with_its_token(tmp_path: P
 
 
 def test_a_named_host_is_ours() -> None:
-    ours = guard.Guard(Settings(host="gpu-box", token="t"))
+    ours = guard.Guard(Settings(host="gpu-box", token="t"), Bound("requests", 1))
     assert ours._is_ours("gpu-box")
     assert ours._is_ours("127.0.0.1")
     assert not ours._is_ours("other-box")
-
-
-async def test_more_requests_than_the_bound_are_sent_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "MAX_REQUESTS", 1)
-    async with serving(tmp_path) as served:
-        async with served.http.get(served.address.url + "/v1/journal/stream") as stream:
-            assert stream.status == 200
-            status, body = await served.call("GET", "/healthz")
-            assert (status, body["error"]["code"]) == (503, "busy")
-            assert body["error"]["details"]["limit"] == 1
-
-        async def free() -> bool:
-            return (await served.call("GET", "/healthz"))[0] == 200
-
-        for _ in range(200):
-            if await free():
-                break
-        else:
-            raise AssertionError("the bound was never given back")
-
-
-async def test_a_body_that_does_not_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
-    reader, writer = await served.connect()
-    writer.write(
-        b"POST /v1/sessions/s/turns HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
-    )
-    assert (await reader.readline()).split()[1] == b"408"
-    writer.close()
-    await until(lambda: served.runtime.journal.stats().last_seq == 0, "nothing")

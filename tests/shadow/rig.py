@@ -33,6 +33,7 @@ from tests.fakes import (
 
 CHUNK_S = 0.1
 BURST_S = 2.0
+RECENT_SESSIONS = 32
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=8)
 QUESTION = [5, 6, 7]
 
@@ -73,6 +74,7 @@ class Rig:
             clock=self.clock,
             turns_block=self.turns_block,
             burst_s=BURST_S,
+            recent_sessions=RECENT_SESSIONS,
         )
         self.sessions.on_change = self.reader.wake
         self.line.wake = self.reader.wake

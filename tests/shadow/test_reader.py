@@ -18,7 +18,6 @@ from shadow_reader.errors import (
 from shadow_reader.events import types as t
 from shadow_reader.shadow.lease import Rank
 from shadow_reader.shadow.plan import STARVED_S
-from shadow_reader.shadow.reader import RECENT_SESSIONS
 from tests.fakes import (
     CONTEXT_IDS,
     GRID,
@@ -32,7 +31,7 @@ from tests.fakes import (
     steps,
     virtual,
 )
-from tests.shadow.rig import BURST_S, CHUNK_S, QUESTION, Rig, quiet
+from tests.shadow.rig import BURST_S, CHUNK_S, QUESTION, RECENT_SESSIONS, Rig, quiet
 
 BURST_CHUNKS = round(BURST_S / CHUNK_S)
 

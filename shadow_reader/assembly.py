@@ -1,0 +1,225 @@
+"""Makes the parts of one service out of its settings, connects them, and says how each is closed.
+
+Law: everything that was opened is on the stack before the next thing is opened, so a start that
+fails or is cancelled closes what there is, in the reverse order. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from shadow_reader.bounds import Bound, Bounds
+from shadow_reader.clock import Clock
+from shadow_reader.config import Settings
+from shadow_reader.errors import JournalError
+from shadow_reader.events import types as t
+from shadow_reader.events.decide import Limits
+from shadow_reader.events.journal import Journal
+from shadow_reader.shadow.changes import Changes
+from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.erasures import Erasures
+from shadow_reader.shadow.lease import Lease
+from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.reader import Reader
+from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.turn_watch import watch_turns
+from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
+from shadow_reader.store.journal import SqliteJournal
+
+QWEN_VOCABULARY: Final = 248_320
+QWEN_CONTEXT_IDS: Final = 262_144
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller brought; None is made from the settings."""
+
+    engine: Engine | None
+    journal: Journal | None
+    vocabulary: Vocabulary | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that runs. ``engine`` and ``reader`` are both there, or, without a model, neither.
+
+    Attributes:
+        changes: tells of every commit of a session.
+    """
+
+    journal: Journal
+    sessions: Sessions
+    line: QuestionLine
+    erasures: Erasures
+    changes: Changes
+    device: DeviceThread
+    engine: Engine | None
+    reader: Reader | None
+
+
+async def assemble(
+    settings: Settings,
+    *,
+    clock: Clock,
+    lease: Lease,
+    bounds: Bounds,
+    given: Given,
+    stack: AsyncExitStack,
+    on_death: Callable[[Exception], None],
+) -> Parts:
+    """Make, connect and start everything; ``stack`` closes it.
+
+    Args:
+        bounds: gets the bounds of all parts.
+        on_death: told why, should the reader die.
+
+    Raises:
+        JournalError, ModelError, VocabularyError: a part cannot be made.
+    """
+    journal = given.journal or await _open_journal(settings)
+    stack.push_async_callback(journal.close)
+    device = DeviceThread()
+    stack.push_async_callback(device.close)
+    engine, vocabulary = given.engine, given.vocabulary
+    if engine is None and settings.model:
+        engine = await device.run(_build_engine, settings)
+    if engine is not None:
+        stack.push_async_callback(device.run, engine.close)
+        if vocabulary is None:
+            vocabulary = await asyncio.to_thread(load_vocabulary, settings.model_spec())
+    sessions = Sessions(journal, clock, _limits(settings, engine), settings.sessions)
+    line = QuestionLine(sessions, clock, vocabulary, settings.ask_timeout_s)
+    changes = Changes()
+    sessions.on_change = changes.tell
+    erasing = bounds.add(Bound("erasures", settings.erasures))
+    erasures = Erasures(sessions, line, erasing)
+    reader: Reader | None = None
+    if engine is not None:
+        await _journal_engine(journal, clock, engine)
+        stack.push_async_callback(_journal_stop, journal, clock)
+        reader = Reader(
+            sessions=sessions,
+            engine=engine,
+            device=device,
+            lease=lease,
+            line=line,
+            clock=clock,
+            turns_block=settings.foreground == "turns",
+            burst_s=settings.burst_s,
+            recent_sessions=settings.recent_sessions,
+        )
+        erasures.forget = reader.forget
+    watching = watch_turns(sessions, settings.turn_timeout_s)
+    stack.push_async_callback(_stop_task, asyncio.create_task(watching, name="turn watch"))
+    parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader)
+    _list_bounds(bounds, settings, parts)
+    if reader is not None:
+        _start_reader(parts, reader, stack, on_death)
+    return parts
+
+
+async def _open_journal(settings: Settings) -> Journal:
+    return await SqliteJournal.open(
+        settings.journal.expanduser(),
+        durability=settings.durability,
+        pending_limit=settings.pending_events,
+        pending_bytes=settings.pending_bytes,
+    )
+
+
+def _build_engine(settings: Settings) -> Engine:
+    """Made on the device thread: torch keeps some of its state by thread."""
+    from shadow_reader.shadow.torch_engine import build_engine
+
+    return build_engine(settings)
+
+
+def _limits(settings: Settings, engine: Engine | None) -> Limits:
+    return Limits(
+        vocabulary=engine.vocabulary if engine else QWEN_VOCABULARY,
+        context_ids=engine.context_ids if engine else settings.context_ids or QWEN_CONTEXT_IDS,
+        question_ids=settings.question_ids,
+        open_questions=settings.open_questions,
+    )
+
+
+def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:
+    """What is bounded by the parts themselves; each counts for itself."""
+    journal, sessions, engine = parts.journal, parts.sessions, parts.engine
+    stats = journal.stats()
+    bounds.watch("sessions", sessions.capacity, lambda: len(sessions.live()))
+    bounds.watch("pending_events", stats.pending_limit, lambda: journal.stats().pending)
+    bounds.watch("pending_bytes", stats.pending_bytes_limit, lambda: journal.stats().pending_bytes)
+    bounds.watch("open_questions", settings.open_questions, lambda: _most_questions(sessions))
+    if engine is not None:
+        bounds.watch("memory_bytes", engine.stats().cap_bytes, lambda: engine.stats().bytes)
+
+
+def _most_questions(sessions: Sessions) -> int:
+    """Open questions of the session that has the most."""
+    views = (live.tentative for live in sessions.live())
+    return max((len(view.questions) for view in views if view is not None), default=0)
+
+
+# -- the reader --------------------------------------------------------------------------------
+
+
+def _start_reader(
+    parts: Parts, reader: Reader, stack: AsyncExitStack, on_death: Callable[[Exception], None]
+) -> None:
+    def changed(session: str) -> None:
+        reader.wake(session)
+        parts.changes.tell(session)
+
+    parts.sessions.on_change = changed
+    parts.line.wake = reader.wake
+    task = asyncio.create_task(_read(parts, reader, on_death), name="shadow-reader")
+    stack.push_async_callback(_stop_reader, parts, reader, task)
+
+
+async def _read(parts: Parts, reader: Reader, on_death: Callable[[Exception], None]) -> None:
+    """Run the reader. If it dies, that is a bug of ours: say so, and go on journaling."""
+    try:
+        await reader.run(parts.journal)
+    except Exception as error:
+        log.exception("the reader stopped")
+        on_death(error)
+        parts.line.close()
+        raise
+
+
+async def _stop_reader(parts: Parts, reader: Reader, task: asyncio.Task[None]) -> None:
+    """Finish the chunk in flight, and see every question ended."""
+    parts.line.close()
+    reader.stop()
+    await asyncio.gather(task, return_exceptions=True)
+    await parts.line.settle()
+
+
+async def _stop_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# -- the engine in the journal -----------------------------------------------------------------
+
+
+async def _journal_engine(journal: Journal, clock: Clock, engine: Engine) -> None:
+    loaded = t.EngineLoaded(engine=engine.identity.engine, **asdict(engine.identity))
+    await journal.submit([t.Draft(clock.wall(), "", "", loaded)])
+
+
+async def _journal_stop(journal: Journal, clock: Clock) -> None:
+    stopped = t.Draft(clock.wall(), "", "", t.EngineStopped("closed"))
+    try:
+        await journal.submit([stopped])
+    except JournalError as error:
+        log.warning("the journal did not take the end of the service: %s", error)
