@@ -9,8 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,14 +27,22 @@ import async_solipsism
 
 from shadow_reader.errors import JournalError, OutOfRoomError, ShutDownError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
+from shadow_reader.events.snapshots import Manifest, RawTensor
 from shadow_reader.events.types import Draft, Entry
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
+from shadow_reader.shadow.snapshot_rules import (
+    check_manifest,
+    read_ids,
+    refusal,
+    restorable_position,
+)
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
 from shadow_reader.store.memory import MemoryJournal
 from shadow_reader.store.queue import Promise
 from shadow_reader.store.submission import Submission
+from tests.fake_snapshots import FakePinned, FakeRestore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,14 +119,18 @@ class FakeEngine:
         before: called with (method, session) before anything happens; may raise or block.
         calls: (method, session) as they came.
         running: how many methods run at this moment.
+        shares: a session at zero, or gone back, starts where another one stands or has a
+            checkpoint; what they have in common still counts for each.
     """
 
-    def __init__(self, *, grid: int = GRID, cap: int = 1_000_000) -> None:
+    def __init__(self, *, grid: int = GRID, cap: int = 1_000_000, shares: bool = False) -> None:
         self.grid = grid
         self.cap = cap
+        self.shares = shares
         self.before: Callable[[str, str], None] = lambda _method, _session: None
         self.calls: list[tuple[str, str]] = []
         self.states: dict[str, FakeState] = {}
+        self.restores: list[FakeRestore] = []
         self.peak = 0
         self.closed = 0
 
@@ -129,7 +150,7 @@ class FakeEngine:
         self._begin("align", session)
         state = self.states.get(session)
         if state is None:
-            return Aligned(0)
+            return self._start(session, known, Aligned(0))
         cut = state.read.common_prefix(known)
         if cut == len(state.read):
             return Aligned(cut)
@@ -138,7 +159,7 @@ class FakeEngine:
         state.read = known.take(to)
         if not to:
             del self.states[session]
-        return Aligned(to, cut)
+        return self._start(session, known, Aligned(to, cut))
 
     def read_chunk(self, session: str, known: Ids) -> int:
         self._begin("read_chunk", session)
@@ -180,11 +201,58 @@ class FakeEngine:
             raise TooLargeError("too large", limit=limit_bytes)
         return state.read.to_bytes()
 
-    def drop(self, session: str) -> int:
-        self._begin("drop", session)
+    def drop(self, session: str, *, erased: bool = False) -> int:
+        self._begin("erase" if erased else "drop", session)
         before = self.used
         self.states.pop(session, None)
         return before - self.used
+
+    def give_way(self, sessions: Sequence[str]) -> int:
+        self._begin("give_way", sessions[-1] if sessions else "")
+        for newest_too in (0, 1):
+            for session in sessions:
+                state = self.states.get(session)
+                if state is not None and len(state.checkpoints) > 1 - newest_too:
+                    del state.checkpoints[0]
+                    return 1
+        return 0
+
+    def pin(self, session: str) -> FakePinned | None:
+        self._begin("pin", session)
+        state = self.states.get(session)
+        if state is None:
+            return None
+        step = partial(self._step, session)
+        return FakePinned(self.identity, state.read, state.checkpoints, self.hash_of, step)
+
+    def begin_restore(
+        self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids
+    ) -> FakeRestore:
+        self._begin("begin_restore", session)
+        assert session not in self.states, f"session {session!r} has a state"
+        check_manifest(manifest, self.identity)
+        ids = read_ids(manifest, head, VOCABULARY)
+        line = restorable_position(manifest, ids, known)
+        if not line:
+            raise refusal(manifest, "first other id", ids.common_prefix(known), "above a line")
+        self.restores = [one for one in self.restores if one.units]
+
+        def install(read: Ids, marks: list[int]) -> None:
+            assert session not in self.states, f"session {session!r} has a state"
+            self.states[session] = FakeState(read, marks)
+
+        restore = FakeRestore(
+            manifest,
+            head,
+            ids=ids,
+            line=line,
+            grid=self.grid,
+            room=self._room,
+            install=install,
+            step=partial(self._step, session),
+        )
+        self.restores.append(restore)
+        return restore
 
     def state_stats(self, session: str) -> StateStats | None:
         state = self.states.get(session)
@@ -204,7 +272,9 @@ class FakeEngine:
     @property
     def used(self) -> int:
         """Units taken."""
-        return sum(len(s.read) // self.grid + 1 + len(s.checkpoints) for s in self.states.values())
+        states = self.states.values()
+        held = sum(len(s.read) // self.grid + 1 + len(s.checkpoints) for s in states)
+        return held + sum(restore.units for restore in self.restores)
 
     def chunks(self, session: str | None = None) -> int:
         """Chunks begun, of one session or of all."""
@@ -224,9 +294,31 @@ class FakeEngine:
         parts = [1 + int.from_bytes(seed[4 * i : 4 * i + 4], "big") for i in range(len(letters))]
         return tuple(part / sum(parts) for part in parts)
 
+    def _start(self, session: str, known: Ids, aligned: Aligned) -> Aligned:
+        """Start where another session has been along ``known``, if that is deeper."""
+        if not self.shares:
+            return aligned
+        lines = [
+            line
+            for other in self.states.values()
+            for line in (*other.checkpoints, len(other.read))
+            if line <= other.read.common_prefix(known)
+        ]
+        line = max(lines, default=0)
+        if line <= aligned.committed or self.used + line // self.grid + 1 > self.cap:
+            return aligned
+        marks = self.states[session].checkpoints if session in self.states else []
+        self.states[session] = FakeState(known.take(line), marks)
+        self.peak = max(self.peak, self.used)
+        return Aligned(line, aligned.cut, line)
+
     def _begin(self, method: str, session: str) -> None:
         self.calls.append((method, session))
         self.before(method, session)
+
+    def _step(self, session: str, method: str) -> None:
+        """A call on a pin or a restore of the session."""
+        self._begin(method, session)
 
     def _room(self, units: int) -> None:
         if self.used + units > self.cap:

@@ -77,9 +77,13 @@ def state_digest(
         recurrent, conv: the recurrent and the convolution state.
         position: the grid line the state stands at.
     """
-    joined = blake2b(chained, digest_size=HASH_BYTES)
-    for part in tensor_hashes([recurrent, conv]):
-        joined.update(part)
+    of_recurrent, of_conv = tensor_hashes([recurrent, conv])
+    return joined_digest(chained, recurrent=of_recurrent, conv=of_conv, position=position)
+
+
+def joined_digest(chained: bytes, *, recurrent: bytes, conv: bytes, position: int) -> str:
+    """``state_digest`` from the hashes of the two tensors."""
+    joined = blake2b(chained + recurrent + conv, digest_size=HASH_BYTES)
     joined.update(f"{position}/{LAYOUT}".encode())
     return joined.hexdigest()
 

@@ -7,12 +7,13 @@ nothing of the journal, of turns or of time: it is told ids and says what it did
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
 from shadow_reader.events.ids import Ids
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +49,26 @@ class Aligned:
     Attributes:
         committed: the grid line the state stands at now.
         cut: first position where the ids differ from what was read; None: no rewind was needed.
+        shared: the line up to which the state was taken over from what others have read, which
+            is ``committed`` then, and can lie above the cut; 0: nothing was taken over.
     """
 
     committed: int
     cut: int | None = None
+    shared: int = 0
 
     @property
     def reread(self) -> int:
         """Ids below the cut that must be read again."""
-        return 0 if self.cut is None else self.cut - self.committed
+        return 0 if self.cut is None else max(0, self.cut - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """One resident state: where it stands, what it takes, where its checkpoints are."""
+    """One resident state: where it stands, what it takes, where its checkpoints are.
+
+    ``bytes`` counts what it shares with others in full.
+    """
 
     committed: int
     pages: int
@@ -71,13 +78,93 @@ class StateStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """All resident states: bytes in pages (whole slabs), states and checkpoints, and the cap."""
+    """All that is held: bytes in pages (whole slabs), states and checkpoints, and the cap.
+
+    What is shared is counted once. ``prefix_points``: states kept where sessions parted.
+    """
 
     bytes: int
     peak_bytes: int
     cap_bytes: int
     weights_bytes: int
     sessions: int
+    prefix_points: int = 0
+
+
+class Pinned(Protocol):
+    """A state as it was committed when it was pinned, whatever becomes of its session since.
+
+    What it holds stays in the account until ``release``. Pieces are asked for in order: each call
+    hashes or copies one piece at most, so that the device is let go of in between.
+    """
+
+    @property
+    def position(self) -> int:
+        """The grid line of the state."""
+        ...
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces its pages make."""
+        ...
+
+    def piece(self, index: int) -> Piece:
+        """What piece ``index`` is: the same name as long as ids and bytes are the same."""
+        ...
+
+    def copy_piece(self, index: int) -> Mapping[str, RawTensor]:
+        """Its tensors, copied to the host."""
+        ...
+
+    def copy_head(self) -> Mapping[str, RawTensor]:
+        """The ids, the state and the checkpoints' states, copied to the host."""
+        ...
+
+    def manifest(self, *, session: str, opened_at: float, seq: int) -> Manifest:
+        """What the head says of it all."""
+        ...
+
+    def release(self) -> None:
+        """Let go. May be called again; nothing else may follow."""
+        ...
+
+
+class Restore(Protocol):
+    """A state on its way back. Nothing of it is seen by any session before ``finish``.
+
+    OutOfRoomError from ``put`` changes nothing, and the call may be made again when there is
+    room. After any other error, and after ``abort``, nothing of the restore is held.
+    """
+
+    @property
+    def position(self) -> int:
+        """The grid line at which the state will stand."""
+        ...
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What is still to be put, in any order."""
+        ...
+
+    def put(self, piece: Piece, tensors: Mapping[str, RawTensor]) -> None:
+        """Upload one of ``pieces`` and check every tensor of it that is used.
+
+        Raises:
+            SnapshotError: it is refused. OutOfRoomError: no room for its pages.
+        """
+        ...
+
+    def finish(self) -> int:
+        """Check the state digests and let the session stand on the state; its line.
+
+        Raises:
+            SnapshotError: the state is not the one that was spilled.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Let go of everything. May be called again, and does nothing after ``finish``."""
+        ...
 
 
 class Engine(Protocol):
@@ -103,6 +190,8 @@ class Engine(Protocol):
 
         When what was read differs from ``known``, the state goes back to the newest checkpoint at
         or below the first difference, or to zero. A cut at or above committed costs nothing.
+        A state that is at zero or went back then starts at the deepest line of ``known`` that
+        anything resident has a state for; it takes no memory for that.
         """
         ...
 
@@ -110,6 +199,7 @@ class Engine(Protocol):
         """Read the chunk [committed, committed + grid) of ``known``; the new committed.
 
         ``known`` must begin with what was read (``align`` first) and reach the next grid line.
+        Where sessions part, and no state is left, it leaves a prefix point for the next one.
 
         Raises:
             OutOfRoomError: nothing was read.
@@ -117,10 +207,12 @@ class Engine(Protocol):
         ...
 
     def checkpoint(self, session: str) -> str:
-        """Copy the state aside at its grid line (the oldest of six goes); its digest.
+        """Set the state aside at its grid line (the oldest of six goes); its digest.
+
+        It takes memory only when the session reads on.
 
         Raises:
-            OutOfRoomError: no checkpoint was taken.
+            OutOfRoomError: the device has no memory for the digest; no checkpoint was taken.
         """
         ...
 
@@ -148,8 +240,41 @@ class Engine(Protocol):
         """
         ...
 
-    def drop(self, session: str) -> int:
-        """Let go of everything held for the session; the bytes freed."""
+    def drop(self, session: str, *, erased: bool = False) -> int:
+        """Let go of everything held for the session; the bytes that nobody else holds.
+
+        Args:
+            erased: forget its name too, so that no prefix point is kept for it alone.
+        """
+        ...
+
+    def give_way(self, sessions: Sequence[str]) -> int:
+        """Free the next thing that may go before a session does; its bytes, 0 if there is none.
+
+        First prefix points; then the checkpoints of ``sessions`` in this order, lowest first,
+        the newest of each only when all others are gone. Never what a session stands on.
+
+        Args:
+            sessions: the least recently heard of first, the one in need last; none that was
+                heard of later than that one.
+        """
+        ...
+
+    def pin(self, session: str) -> Pinned | None:
+        """Hold the state as it is committed now, to copy it out; None where none is resident."""
+        ...
+
+    def begin_restore(
+        self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids
+    ) -> Restore:
+        """Begin to bring a spilled state back, up to the newest line that ``known`` agrees with.
+
+        The session must have no state. Pages that others hold already are not read again.
+
+        Raises:
+            SnapshotError: another engine's, or it contradicts itself or its tensors' digests, or
+                no line of it agrees with ``known``. OutOfRoomError: no room for its states.
+        """
         ...
 
     def state_stats(self, session: str) -> StateStats | None:

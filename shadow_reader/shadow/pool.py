@@ -1,9 +1,10 @@
 """Pages of KV rows, cut from slabs.
 
 Laws: a slab never moves, so the address of a page is good for as long as the page is held. A
-committed page is never written again. Free pages are reused lowest address first, which empties
-the high slabs; an empty slab is given back. With ``poison`` every page that holds nothing is NaN,
-so that whoever reads one is found out.
+committed page is never written again, so any number of holders may share it; it is freed when the
+last of them lets go. Free pages are reused lowest address first, which empties the high slabs; an
+empty slab is given back. With ``poison`` every page that holds nothing is NaN, so that whoever
+reads one is found out.
 """
 
 from __future__ import annotations
@@ -45,16 +46,28 @@ class Page:
 
     Attributes:
         address: where it lies.
-        fingerprint: remembered hash of a committed page's bytes, None until someone asks.
+        holders: how many hold it; whoever took it from the pool is the first.
+        ids: the chunk it was read from, little-endian uint32. below: the page of the chunk before;
+            None for the first. prefix: a name for all ids up to its end. Set when it is committed.
+        fingerprint: remembered hash of a committed page's bytes. link: the digest chain's value
+            after it. Both are None until someone asks.
     """
 
-    __slots__ = ("_committed", "_rows", "address", "fingerprint")
+    __slots__ = (
+        *("_committed", "_rows", "address", "holders"),
+        *("below", "ids", "prefix", "fingerprint", "link"),
+    )
 
     def __init__(self, rows: torch.Tensor, address: Address) -> None:
         self._rows: torch.Tensor | None = rows
         self._committed = False
         self.address = address
+        self.holders = 1
+        self.ids = b""
+        self.below: Page | None = None
+        self.prefix = b""
         self.fingerprint: bytes | None = None
+        self.link: bytes | None = None
 
     @property
     def rows(self) -> torch.Tensor:
@@ -62,18 +75,24 @@ class Page:
         assert self._committed, f"page {self.address} is not committed"
         return self._held()
 
+    @property
+    def draft(self) -> torch.Tensor:
+        """The rows as long as they may be written: before the page is committed."""
+        assert not self._committed, f"page {self.address} is committed: never written again"
+        return self._held()
+
     def write(self, rows: torch.Tensor) -> None:
         """Copy ``rows`` in; the same shape and dtype as the page."""
-        assert not self._committed, f"page {self.address} is committed: never written again"
-        held = self._held()
-        assert rows.shape == held.shape, f"a page is {held.shape}, not {rows.shape}"
-        assert rows.dtype == held.dtype, f"a page is {held.dtype}, not {rows.dtype}"
-        held.copy_(rows)
+        draft = self.draft
+        assert rows.shape == draft.shape, f"a page is {draft.shape}, not {rows.shape}"
+        assert rows.dtype == draft.dtype, f"a page is {draft.dtype}, not {rows.dtype}"
+        draft.copy_(rows)
 
-    def commit(self) -> None:
-        """Seal the page: from here on it is only read."""
+    def commit(self, ids: bytes = b"", below: Page | None = None, prefix: bytes = b"") -> None:
+        """Seal the page: from here on it is only read, and stands for these ids above ``below``."""
         self._held()
         self._committed = True
+        self.ids, self.below, self.prefix = ids, below, prefix
 
     def take_back(self) -> torch.Tensor:
         """For the pool: the memory; this handle is dead afterwards."""
@@ -143,8 +162,22 @@ class PagePool:
         slab.held += 1
         return Page(slab.tensor[address[1]], address)
 
-    def free(self, page: Page) -> None:
-        """Take a page back; its slab too, when this was the slab's last page."""
+    def share(self, page: Page) -> Page:
+        """One more holder of a page; it takes no memory."""
+        assert page.holders, f"page {page.address} was freed"
+        page.holders += 1
+        return page
+
+    def let_go(self, page: Page) -> bool:
+        """One holder less. The last one frees the page, and its slab when that is empty then.
+
+        Returns:
+            Whether the page was freed.
+        """
+        assert page.holders, f"page {page.address} was freed"
+        page.holders -= 1
+        if page.holders:
+            return False
         rows = page.take_back()
         number, _ = page.address
         if self._poison:
@@ -154,6 +187,7 @@ class PagePool:
         slab.held -= 1
         if not slab.held:
             self._give_back(number)
+        return True
 
     def _add_slab(self) -> None:
         self._account.take(self.slab_bytes, f"a slab of {self.slab_pages} pages")

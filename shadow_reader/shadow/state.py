@@ -3,69 +3,50 @@
 Laws: the state is a function of the ids read. It advances by whole chunks, each read at its own
 absolute position from the state before it, so any history that ends with the same ids ends with
 the same bits. What it stands on is one immutable value, replaced in one assignment when a chunk
-is fully read: whatever fails before that leaves everything as it was. A state tensor is never
-written once it is made; a checkpoint therefore holds the very tensors the state stood on.
+is fully read: whatever fails before that leaves everything as it was. Pages and state tensors are
+never written once they are made, so a checkpoint is the very state it was taken of, and sessions
+that began alike stand on the same pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shadow_reader.events.ids import EMPTY, Ids
+from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import MAX_CHECKPOINTS
-from shadow_reader.shadow.account import MemoryAccount
-from shadow_reader.shadow.digest import CHAIN_START, chain, state_digest, tensor_hashes
+from shadow_reader.shadow.digest import state_digest
 from shadow_reader.shadow.engine import Aligned, StateStats
+from shadow_reader.shadow.memory import Memory, Trail, chunk_bytes
 from shadow_reader.shadow.model import Qwen35, RecurrentState, Step
-from shadow_reader.shadow.pool import Page, PagePool
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A state set aside at a grid line above 0; position 0 needs none."""
-
-    position: int
-    state: RecurrentState
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a session stands on. ``state`` is None at position 0, where it is all zeros.
-
-    ``ids`` are the ids read, a whole number of chunks; ``pages`` hold their rows, one a chunk;
-    ``checkpoints`` come by position, all at or below ``len(ids)``.
-    """
-
-    ids: Ids = EMPTY
-    pages: tuple[Page, ...] = ()
-    state: RecurrentState | None = None
-    checkpoints: tuple[Checkpoint, ...] = ()
+from shadow_reader.shadow.pool import Page
+from shadow_reader.shadow.standing import Checkpoint, Standing, chained, digest_of
 
 
 class SessionState:
     """Pages, recurrent and convolution state, and checkpoints of one session.
 
-    In the account it takes: its pages' slabs (the pool counts them), one state unless it stands
-    at 0, one more a checkpoint. One thread uses it; ``committed`` and ``stats`` any thread may
-    read.
+    It takes its pages, the state it stands on unless that is at 0, and its checkpoints' states;
+    what others hold too is counted once for all. One thread uses it; ``committed`` and ``stats``
+    any thread may read.
     """
 
-    def __init__(self, model: Qwen35, pool: PagePool, account: MemoryAccount) -> None:
+    def __init__(self, model: Qwen35, memory: Memory) -> None:
         self._model = model
-        self._pool = pool
-        self._account = account
-        self._grid = pool.shape[3]
+        self._memory = memory
+        self._grid = memory.grid
         self._row_bytes = model.config.row_bytes(model.dtype.itemsize)
-        self._state_bytes = model.config.state_bytes(model.dtype.itemsize)
         self._now = Standing()
-        self._chain: list[bytes] = [CHAIN_START]
+
+    @property
+    def standing(self) -> Standing:
+        """What it stands on; to keep it, hold it in the memory."""
+        return self._now
 
     @property
     def ids(self) -> Ids:
@@ -89,8 +70,8 @@ class SessionState:
 
     def recurrent_state(self) -> RecurrentState:
         """The state at the committed grid line; zeros at 0. Not to be written."""
-        state = self._now.state
-        return self._model.empty_state() if state is None else state
+        held = self._now.state
+        return self._model.empty_state() if held is None else held.state
 
     def align(self, known: Ids) -> Aligned:
         """Go back, if need be, to ids that ``known`` begins with.
@@ -100,61 +81,90 @@ class SessionState:
         """
         now = self._now
         cut = now.ids.common_prefix(known)
-        if cut < len(now.ids):
-            return Aligned(self._rewind(known, cut), cut)
-        self._now = replace(now, ids=known.take(cut))
-        return Aligned(cut)
+        if cut == len(now.ids):
+            self._now = replace(now, ids=known.take(cut))
+            return Aligned(cut)
+        kept = tuple(c for c in now.checkpoints if c.position <= cut)
+        to = kept[-1].position if kept else 0
+        state = kept[-1].held if kept else None
+        self._stand_on(Standing(known.take(to), now.pages[: to // self._grid], state, kept))
+        return Aligned(to, cut)
+
+    def adopt(self, known: Ids, trail: Trail) -> int:
+        """Stand on the deepest state of ``trail``, which was found along ``known``; its line.
+
+        It lies at or above the committed line. The own checkpoints stay. Takes no memory.
+        """
+        assert trail.state is not None, "the trail has no state"
+        line = trail.depth * self._grid
+        assert self.committed <= line, f"line {line} lies below {self.committed}"
+        pages = trail.pages[: trail.depth]
+        self._stand_on(Standing(known.take(line), pages, trail.state, self._now.checkpoints))
+        return line
+
+    def install(self, standing: Standing) -> None:
+        """Stand on a standing that the caller holds and hands over; this one stands at 0."""
+        assert not self._now.pages, "a state is installed where none is"
+        self._now = standing
 
     def read_chunk(self, known: Ids) -> int:
         """Read the chunk [committed, committed + grid) of ``known``; the new committed.
 
+        The page that somebody holds for the same ids is taken instead of a new one.
+
         Raises:
             OutOfRoomError: no room for the page, the next state or the rows on their way.
         """
-        now = self._now
+        now, memory = self._now, self._memory
         start, stop = len(now.ids), len(now.ids) + self._grid
         assert len(known) >= stop, f"{len(known)} known ids do not reach grid line {stop}"
         assert now.ids.common_prefix(known) == start, "known ids differ from what was read"
+        chunk = chunk_bytes(known, start // self._grid, self._grid)
+        below = now.pages[-1] if now.pages else None
         with ExitStack() as undo:
-            self._account.take(self._state_bytes, "the next state")
-            undo.callback(self._account.give, self._state_bytes)
-            with self._account.hold(self._rows_bytes(self._grid), "a chunk being read"):
-                page = self._pool.allocate()
-                undo.callback(self._pool.free, page)
+            held = memory.reserve_state("the next state")
+            undo.callback(memory.let_go, (), [held])
+            with memory.account.hold(self._rows_bytes(self._grid), "a chunk being read"):
+                found = memory.find_page(chunk, below)
+                page = memory.pool.share(found) if found else memory.pool.allocate()
+                undo.callback(memory.let_go, [page], ())
                 step = self._forward(now, known.array(start, stop))
-                page.write(step.rows)
+                if page is not found:
+                    page.write(step.rows)
+                held.fill(step.state)
                 self._synchronise()
             undo.pop_all()
-        page.commit()
-        ids, pages = known.take(stop), (*now.pages, page)
-        self._now = replace(now, ids=ids, pages=pages, state=step.state)
+        if page is not found:
+            page = memory.commit_page(page, chunk, below)
+        held = memory.commit_state(held, page)
+        self._now = replace(now, ids=known.take(stop), pages=(*now.pages, page), state=held)
         if now.state is not None:
-            self._account.give(self._state_bytes)
+            memory.let_go((), [now.state])
         return stop
 
     def checkpoint(self) -> str:
         """Set the state aside at its grid line, the oldest of six goes; the state's digest.
 
-        At a line that has a checkpoint, and at 0, there is nothing to do.
-
-        Raises:
-            OutOfRoomError: no checkpoint was taken, and none let go.
+        At a line that has a checkpoint, and at 0, there is nothing to do. It takes no memory
+        before the session reads on.
         """
-        now = self._now
+        now, digest = self._now, self.digest()
         kept = now.checkpoints
         if now.state is None or (kept and kept[-1].position == len(now.ids)):
-            return self.digest()
-        full = len(kept) == MAX_CHECKPOINTS
-        if not full:
-            self._account.take(self._state_bytes, "a checkpoint")
-        try:
-            taken = Checkpoint(len(now.ids), now.state, self.digest())
-        except BaseException:
-            if not full:
-                self._account.give(self._state_bytes)
-            raise
-        self._now = replace(now, checkpoints=(*(kept[1:] if full else kept), taken))
-        return taken.digest
+            return digest
+        gone = kept[: len(kept) + 1 - MAX_CHECKPOINTS] if len(kept) >= MAX_CHECKPOINTS else ()
+        taken = Checkpoint(len(now.ids), now.state, digest)
+        self._memory.hold((), [now.state])
+        self._now = replace(now, checkpoints=(*kept[len(gone) :], taken))
+        self._memory.let_go((), [checkpoint.held for checkpoint in gone])
+        return digest
+
+    def give_up(self, checkpoint: Checkpoint) -> int:
+        """Let go of one checkpoint; the bytes freed."""
+        kept = tuple(c for c in self._now.checkpoints if c is not checkpoint)
+        assert len(kept) < len(self._now.checkpoints), "not a checkpoint of this session"
+        self._now = replace(self._now, checkpoints=kept)
+        return self._memory.let_go((), [checkpoint.held])
 
     @contextmanager
     def fork(self, ids: Ids) -> Iterator[Step]:
@@ -164,65 +174,42 @@ class SessionState:
             OutOfRoomError: the fork's rows and state would pass the cap.
         """
         now = self._now
-        scratch = self._rows_bytes(len(ids)) + self._state_bytes
-        with self._account.hold(scratch, f"a fork of {len(ids)} ids"):
+        scratch = self._rows_bytes(len(ids)) + self._memory.state_bytes
+        with self._memory.account.hold(scratch, f"a fork of {len(ids)} ids"):
             yield self._forward(now, ids.array())
 
     def digest(self, *, recompute: bool = False) -> str:
         """The state digest at the committed grid line.
 
         Args:
-            recompute: hash every page again instead of trusting what is remembered of it.
+            recompute: hash every bit again instead of trusting what is remembered.
         """
         now = self._now
-        known = 1 if recompute else len(self._chain)
-        pages = now.pages[known - 1 :]
-        new = [page for page in pages if recompute or page.fingerprint is None]
-        hashes = tensor_hashes([page.rows for page in new])
-        for page, fingerprint in zip(new, hashes, strict=True):
-            page.fingerprint = fingerprint
-        links = self._chain[:known]
-        for index, page in enumerate(pages, start=known - 1):
-            assert page.fingerprint is not None
-            ids = now.ids.array(index * self._grid, (index + 1) * self._grid)
-            links.append(chain(links[-1], page.fingerprint, ids.astype("<u4").tobytes()))
-        self._chain = links
-        state = self.recurrent_state()
-        return state_digest(
-            links[-1], recurrent=state.recurrent, conv=state.conv, position=len(now.ids)
-        )
+        if now.state is not None and not recompute:
+            return digest_of(now.pages, now.state, len(now.ids))
+        link, state = chained(now.pages, recompute=recompute), self.recurrent_state()
+        return state_digest(link, recurrent=state.recurrent, conv=state.conv, position=len(now.ids))
 
     def release(self) -> int:
-        """Let go of everything and stand at 0; the bytes this session took."""
-        now, freed = self._now, self.stats().bytes
-        self._go(Standing(), now)
-        return freed
+        """Let go of everything and stand at 0; the bytes that nobody else holds."""
+        return self._stand_on(Standing())
 
     def stats(self) -> StateStats:
         """Where it stands and what it takes (its pages, not their slabs). Safe on any thread."""
-        now = self._now
+        now, memory = self._now, self._memory
+        states = now.distinct_states * memory.state_bytes
         return StateStats(
             committed=len(now.ids),
             pages=len(now.pages),
-            bytes=len(now.pages) * self._pool.page_bytes + _states(now) * self._state_bytes,
+            bytes=len(now.pages) * memory.pool.page_bytes + states,
             checkpoints=tuple(c.position for c in now.checkpoints),
         )
 
-    def _rewind(self, known: Ids, cut: int) -> int:
-        now = self._now
-        kept = tuple(c for c in now.checkpoints if c.position <= cut)
-        to = kept[-1].position if kept else 0
-        state = kept[-1].state if kept else None
-        self._go(Standing(known.take(to), now.pages[: to // self._grid], state, kept), now)
-        return to
-
-    def _go(self, back: Standing, now: Standing) -> None:
-        """Stand on ``back``, a beginning of ``now``; free what lies above."""
-        self._now = back
-        del self._chain[len(back.pages) + 1 :]
-        for page in now.pages[len(back.pages) :]:
-            self._pool.free(page)
-        self._account.give((_states(now) - _states(back)) * self._state_bytes)
+    def _stand_on(self, other: Standing) -> int:
+        """Hold ``other`` and let go of what it stood on; the bytes that nobody holds any more."""
+        self._memory.hold(other.pages, other.states)
+        now, self._now = self._now, other
+        return self._memory.let_go(now.pages, now.states)
 
     def _forward(self, now: Standing, ids: NDArray[np.uint32]) -> Step:
         """The model over ``ids`` above what ``now`` has read."""
@@ -230,19 +217,14 @@ class SessionState:
             torch.from_numpy(ids.astype(np.int64)).to(self._model.device),
             position=len(now.ids),
             past=[page.rows for page in now.pages],
-            state=self._model.empty_state() if now.state is None else now.state,
+            state=self._model.empty_state() if now.state is None else now.state.state,
         )
 
     def _rows_bytes(self, count: int) -> int:
         """Bytes of ``count`` rows in scratch, with the zero state that stands in at 0."""
-        zeros = self._state_bytes if self._now.state is None else 0
+        zeros = self._memory.state_bytes if self._now.state is None else 0
         return count * self._row_bytes + zeros
 
     def _synchronise(self) -> None:
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
-
-
-def _states(standing: Standing) -> int:
-    """States the account counts: the one it stands on, and the checkpoints."""
-    return (standing.state is not None) + len(standing.checkpoints)

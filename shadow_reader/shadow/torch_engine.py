@@ -1,7 +1,8 @@
 """The real engine: one model, one pool, the states of many sessions.
 
 Law: what a call could not finish it did not do. A session is here only while it stands above 0;
-any other session stands at 0 and takes nothing. All methods but the properties and statistics
+any other session stands at 0 and takes nothing. What sessions have in common is held once, and
+nothing that is done to one of them changes another. All methods but the properties and statistics
 belong to the device thread, and return when the device is done.
 """
 
@@ -9,20 +10,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from shadow_reader.config import Settings
-from shadow_reader.errors import ModelError, OutOfRoomError, SettingsError
+from shadow_reader.errors import ModelError, SettingsError
 from shadow_reader.events.ids import Ids
+from shadow_reader.events.snapshots import Manifest, RawTensor
 from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.export import export_state
+from shadow_reader.shadow.giving import give_way
 from shadow_reader.shadow.identity import identify
-from shadow_reader.shadow.model import ModelConfig, Qwen35, load_model
+from shadow_reader.shadow.memory import Memory
+from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, load_model
 from shadow_reader.shadow.pool import PagePool
+from shadow_reader.shadow.prefixes import PrefixPoints
+from shadow_reader.shadow.restore import RestoringState
+from shadow_reader.shadow.snapshot_rules import (
+    check_manifest,
+    read_ids,
+    refusal,
+    restorable_position,
+)
+from shadow_reader.shadow.spill import PinnedState
+from shadow_reader.shadow.standing import Standing
 from shadow_reader.shadow.state import SessionState
 
 
@@ -49,14 +64,16 @@ class TorchEngine:
         config = model.config
         self._model: Qwen35 | None = model
         self._account = MemoryAccount(cap_bytes)
-        with torch.inference_mode():
-            self._pool = PagePool(
-                shape=(config.full_layers, 2, config.kv_heads, grid, config.head_dim),
-                dtype=model.dtype,
-                device=model.device,
-                account=self._account,
-                poison=poison,
-            )
+        self._pool = PagePool(
+            shape=(config.full_layers, 2, config.kv_heads, grid, config.head_dim),
+            dtype=model.dtype,
+            device=model.device,
+            account=self._account,
+            poison=poison,
+        )
+        state_bytes = config.state_bytes(model.dtype.itemsize)
+        self._memory = Memory(self._pool, self._account, state_bytes)
+        self._points = PrefixPoints(self._memory)
         self._sessions: dict[str, SessionState] = {}
         self._identity = identify(model, grid)
         self._vocabulary = config.vocab
@@ -82,11 +99,9 @@ class TorchEngine:
     def align(self, session: str, known: Ids) -> Aligned:
         """Bring the state back to ids that ``known`` begins with; see ``Engine``."""
         state = self._sessions.get(session)
-        if state is None:
-            return Aligned(0)
-        aligned = state.align(known)
-        if not aligned.committed:
-            del self._sessions[session]
+        aligned = Aligned(0) if state is None else state.align(known)
+        if state is None or aligned.cut is not None:
+            aligned = self._start(session, state or self._state(session), known, aligned)
         return aligned
 
     @torch.inference_mode()
@@ -97,9 +112,18 @@ class TorchEngine:
             OutOfRoomError: nothing was read.
         """
         state = self._state(session)
-        with self._device_room("a chunk being read"):
+        with self._memory.room("a chunk being read"):
             committed = state.read_chunk(known)
         self._sessions[session] = state
+        now = state.standing
+        assert now.state is not None
+        top = now.pages[-1]
+        others = (
+            name
+            for name, other in self._sessions.items()
+            if len(other.pages) >= len(now.pages) and other.pages[len(now.pages) - 1] is top
+        )
+        self._points.arrived(session, now.pages, now.state, others)
         return committed
 
     @torch.inference_mode()
@@ -109,7 +133,7 @@ class TorchEngine:
         Raises:
             OutOfRoomError: no checkpoint was taken.
         """
-        with self._device_room("a checkpoint"):
+        with self._memory.room("a checkpoint"):
             return self._state(session).checkpoint()
 
     @torch.inference_mode()
@@ -124,7 +148,7 @@ class TorchEngine:
         """
         model = self._loaded()
         ids = Ids.of([*tail, *question])
-        with self._device_room("a fork"), self._state(session).fork(ids) as step:
+        with self._memory.room("a fork"), self._state(session).fork(ids) as step:
             rows = torch.tensor(list(letters), device=model.device)
             logits = model.logits(step.hidden[-1:], rows)[0]
             found = torch.softmax(logits.double(), dim=0).tolist()
@@ -135,7 +159,7 @@ class TorchEngine:
     @torch.inference_mode()
     def digest(self, session: str) -> str:
         """The state digest at the committed grid line."""
-        with self._device_room("a digest"):
+        with self._memory.room("a digest"):
             return self._state(session).digest()
 
     @torch.inference_mode()
@@ -145,7 +169,7 @@ class TorchEngine:
         Raises:
             TooLargeError: it would pass ``limit_bytes``.
         """
-        with self._device_room("a digest"):
+        with self._memory.room("a digest"):
             return export_state(
                 self._state(session),
                 self._identity,
@@ -154,10 +178,50 @@ class TorchEngine:
             )
 
     @torch.inference_mode()
-    def drop(self, session: str) -> int:
+    def drop(self, session: str, *, erased: bool = False) -> int:
         """Let go of everything held for the session; the bytes freed."""
         state = self._sessions.pop(session, None)
-        return 0 if state is None else state.release()
+        freed = 0 if state is None else state.release()
+        return freed + (self._points.forget(session) if erased else 0)
+
+    @torch.inference_mode()
+    def give_way(self, sessions: Sequence[str]) -> int:
+        """Free the next thing that may go before a session does; see ``Engine``."""
+        found = (self._sessions.get(session) for session in dict.fromkeys(sessions))
+        return give_way(self._points, [state for state in found if state is not None])
+
+    def pin(self, session: str) -> PinnedState | None:
+        """Hold the state as it is committed now; None where none is resident."""
+        state = self._sessions.get(session)
+        if state is None:
+            return None
+        return PinnedState(self._memory, state.standing, self._identity)
+
+    @torch.inference_mode()
+    def begin_restore(
+        self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids
+    ) -> RestoringState:
+        """Begin to bring a spilled state back; see ``Engine``.
+
+        Raises:
+            SnapshotError: it is refused. OutOfRoomError: no room for its states.
+        """
+        assert session not in self._sessions, f"session {session!r} has a state"
+        check_manifest(manifest, self._identity)
+        ids = read_ids(manifest, head, self._vocabulary)
+        line = restorable_position(manifest, ids, known)
+        if not line:
+            raise refusal(manifest, "first other id", ids.common_prefix(known), "above a line")
+        with self._memory.room("a restored state"):
+            return RestoringState(
+                self._memory,
+                manifest,
+                head,
+                ids=ids,
+                line=line,
+                blank=self._blank_state,
+                install=partial(self._install, session),
+            )
 
     def state_stats(self, session: str) -> StateStats | None:
         """The session's resident state, None where there is none. Safe on any thread."""
@@ -172,43 +236,62 @@ class TorchEngine:
             cap_bytes=self._account.cap_bytes,
             weights_bytes=self._weights_bytes,
             sessions=len(self._sessions),
+            prefix_points=len(self._points),
         )
 
     def close(self) -> None:
-        """Let go of all states and of the model. May be called again."""
+        """Let go of all states and of the model; pins hold theirs. May be called again."""
         for session in list(self._sessions):
             self.drop(session)
+        with torch.inference_mode():
+            self._points.clear()
         on_cuda = self._model is not None and self._model.device.type == "cuda"
         self._model = None
         self._weights_bytes = 0
         if on_cuda:
             torch.cuda.empty_cache()
 
+    def _start(self, session: str, state: SessionState, known: Ids, aligned: Aligned) -> Aligned:
+        """Start at the deepest state along ``known``, if it is deeper than where this one is."""
+        trail = self._memory.trail(known)
+        line = trail.depth * self._pool.shape[3]
+        if line > aligned.committed:
+            state.adopt(known, trail)
+            aligned = replace(aligned, committed=line, shared=line)
+        if aligned.committed:
+            self._sessions[session] = state
+        else:
+            self._sessions.pop(session, None)
+        self._points.started(session, trail, len(state.pages))
+        return aligned
+
+    def _install(self, session: str, standing: Standing) -> None:
+        """Let the session stand on what was restored."""
+        assert session not in self._sessions, f"session {session!r} has a state"
+        state = self._state(session)
+        state.install(standing)
+        self._sessions[session] = state
+        self._points.passes(session, {page.prefix for page in standing.pages})
+
     def _state(self, session: str) -> SessionState:
         """The session's state, or a new one at 0 that nobody holds yet."""
         found = self._sessions.get(session)
-        if found is not None:
-            return found
-        return SessionState(self._loaded(), self._pool, self._account)
+        return SessionState(self._loaded(), self._memory) if found is None else found
+
+    def _blank_state(self) -> RecurrentState:
+        """State tensors that hold anything."""
+        model = self._loaded()
+        config, device = model.config, model.device
+        heads = config.linear_value_heads, config.linear_key_dim, config.linear_value_dim
+        columns = config.linear_layers, config.conv_dim, config.conv_kernel - 1
+        return RecurrentState(
+            torch.empty(config.linear_layers, *heads, dtype=torch.float32, device=device),
+            torch.empty(*columns, dtype=model.dtype, device=device),
+        )
 
     def _loaded(self) -> Qwen35:
         assert self._model is not None, "the engine is closed"
         return self._model
-
-    @contextmanager
-    def _device_room(self, what: str) -> Iterator[None]:
-        """The device's own refusal, which can come below the cap, said in our words."""
-        try:
-            yield
-        except torch.OutOfMemoryError as error:
-            raise OutOfRoomError(
-                f"{what} finds no memory left on the device, although {self._account.left_bytes} "
-                f"bytes are left of the cap of {self._account.cap_bytes} bytes (cap_gb)",
-                field="cap_gb",
-                what=what,
-                left=self._account.left_bytes,
-                limit=self._account.cap_bytes,
-            ) from error
 
 
 def build_engine(settings: Settings) -> TorchEngine:

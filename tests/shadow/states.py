@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from safetensors.torch import load
 
 from shadow_reader.events.ids import Ids
+from shadow_reader.shadow.memory import HeldState
 from shadow_reader.shadow.model import Qwen35
+from shadow_reader.shadow.standing import Standing
 from shadow_reader.shadow.torch_engine import TorchEngine
 
 GIB = 1024**3
@@ -78,15 +81,44 @@ def assert_like_fresh(engine: TorchEngine, session: str, known: Ids, model: Qwen
     assert found["ids"].tolist() == known.array(0, committed).tolist()
 
 
-def really_held(engine: TorchEngine) -> int:
-    """Bytes of all storages that the engine's slabs and states really keep alive."""
+def really_held(engine: TorchEngine, *others: Standing) -> int:
+    """Bytes of all storages that the engine's slabs and states really keep alive.
+
+    Every state is held by a session, a prefix point or one of ``others``, or it is not held.
+    """
     storages: dict[int, int] = {}
     held = [slab.tensor for slab in engine._pool._slabs.values()]
-    for state in engine._sessions.values():
-        now = state._now
-        kept = [c.state for c in now.checkpoints] + ([now.state] if now.state else [])
-        held += [tensor for one in kept for tensor in (one.recurrent, one.conv)]
+    for one in reachable_states(engine, *others):
+        held += [one.state.recurrent, one.state.conv]
     for tensor in held:
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
+
+
+def reachable_states(engine: TorchEngine, *others: Standing) -> set[HeldState]:
+    """Every state that a session, a prefix point or one of ``others`` names."""
+    standings = [*(state.standing for state in engine._sessions.values()), *others]
+    found = {held for standing in standings for held in standing.states}
+    return found | {point.held for point in engine._points}
+
+
+def assert_all_is_counted(engine: TorchEngine, *others: Standing) -> None:
+    """The account holds each page and each state once, and nothing that nobody can reach.
+
+    Args:
+        others: what is held besides sessions and prefix points: pins.
+    """
+    standings = [*(state.standing for state in engine._sessions.values()), *others]
+    pages = Counter(page for standing in standings for page in standing.pages)
+    pages.update(page for point in engine._points for page in point.pages)
+    states = Counter(held for standing in standings for held in standing.states)
+    states.update(point.held for point in engine._points)
+    pool, memory = engine._pool, engine._memory
+    assert {page: page.holders for page in pages} == pages
+    assert {held: held.holders for held in states} == states
+    assert len({page.address for page in pages}) == len(pages) == pool.pages
+    counted = pool.slabs * pool.slab_bytes + len(states) * memory.state_bytes
+    assert engine.stats().bytes == counted == really_held(engine, *others)
+    assert set(memory._pages.values()) == set(pages)
+    assert set(memory._states.values()) == set(states)

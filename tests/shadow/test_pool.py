@@ -53,7 +53,7 @@ def test_a_slab_never_moves() -> None:
     address = first.rows.data_ptr()
     others = [committed(pool) for _ in range(100)]
     for page in others[::2]:
-        pool.free(page)
+        pool.let_go(page)
     assert first.rows.data_ptr() == address
     assert values(first.rows) == {3.0}
 
@@ -87,11 +87,11 @@ def test_rows_of_another_shape_or_dtype_are_not_taken(rows: torch.Tensor) -> Non
 def test_a_freed_page_is_dead() -> None:
     pool = make_pool()
     page, _keeps_the_slab = committed(pool), committed(pool)
-    pool.free(page)
+    pool.let_go(page)
     with pytest.raises(AssertionError, match="was freed"):
         _ = page.rows
     with pytest.raises(AssertionError, match="was freed"):
-        pool.free(page)
+        pool.let_go(page)
     assert pool.pages == 1
 
 
@@ -99,7 +99,7 @@ def test_free_pages_are_reused_lowest_address_first() -> None:
     pool = make_pool()
     pages = [committed(pool) for _ in range(40)]
     for index in (33, 5, 17, 2):
-        pool.free(pages[index])
+        pool.let_go(pages[index])
     assert [pool.allocate().address for _ in range(4)] == [(0, 2), (0, 5), (1, 1), (2, 1)]
 
 
@@ -107,7 +107,7 @@ def test_an_empty_slab_is_given_back_and_its_number_used_again() -> None:
     pool = make_pool()
     pages = [committed(pool) for _ in range(48)]
     for page in pages[16:32]:
-        pool.free(page)
+        pool.let_go(page)
     assert (pool.slabs, pool._account.bytes) == (2, 32 * PAGE_BYTES)
     assert pool.allocate().address == (1, 0)
     assert pool.slabs == 3
@@ -117,7 +117,7 @@ def test_poison_is_on_every_page_that_holds_nothing() -> None:
     pool = make_pool()
     kept, freed = committed(pool), committed(pool)
     rows = freed.rows
-    pool.free(freed)
+    pool.let_go(freed)
     assert bool(rows.isnan().all())
     assert not bool(kept.rows.isnan().any())
     assert bool(pool._slabs[0].tensor[1:].isnan().all())
@@ -127,7 +127,7 @@ def test_without_poison_freed_pages_are_left_as_they_are() -> None:
     pool = make_pool(poison=False)
     kept, freed = committed(pool), committed(pool)
     rows = freed.rows
-    pool.free(freed)
+    pool.let_go(freed)
     assert values(rows) == values(kept.rows) == {1.0}
 
 
@@ -144,7 +144,7 @@ def test_a_refused_slab_says_what_was_asked_what_is_left_and_the_cap() -> None:
         "limit": 8 * PAGE_BYTES,
     }
     assert (pool.pages, pool.slabs, pool._account.bytes) == (8, 8, 8 * PAGE_BYTES)
-    pool.free(pages[3])
+    pool.let_go(pages[3])
     assert pool.allocate().address == (3, 0)
 
 
@@ -178,13 +178,13 @@ def test_any_order_of_taking_and_freeing_keeps_the_account(
                 assert account.bytes == before
                 assert before + pool.slab_bytes > account.cap_bytes
         elif held:
-            pool.free(held.pop(choice % len(held))[0])
+            pool.let_go(held.pop(choice % len(held))[0])
         assert account.bytes == pool.slabs * pool.slab_bytes <= account.cap_bytes
         assert pool.pages == len(held)
         assert {page.address[0] for page, _ in held} == set(pool._slabs)
     assert all(values(page.rows) == {value} for page, value in held)
     for page, _ in held:
-        pool.free(page)
+        pool.let_go(page)
     assert (account.bytes, pool.slabs) == (0, 0)
 
 

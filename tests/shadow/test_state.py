@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.account import MemoryAccount
+from shadow_reader.shadow.memory import Memory
 from shadow_reader.shadow.pool import PagePool
 from shadow_reader.shadow.state import SessionState
 from tests.shadow.models import SMALL, Fake, Watched, small_model
@@ -42,7 +44,8 @@ def make_state(
         account=account,
         poison=True,
     )
-    return SessionState(model, pool, account), account
+    memory = Memory(pool, account, c.state_bytes(model.dtype.itemsize))
+    return SessionState(model, memory), account
 
 
 def read_to(state: SessionState, known: Ids, stop: int) -> None:
@@ -74,8 +77,8 @@ def test_the_oldest_of_six_checkpoints_goes() -> None:
     assert [c.position for c in state.checkpoints] == [GRID * k for k in range(4, 10)]
     assert [c.digest for c in state.checkpoints] == digests[3:]
     assert len(set(digests)) == 9
-    assert state.stats().bytes == 9 * PAGE_BYTES + 7 * STATE_BYTES
-    assert account.bytes == 16 * PAGE_BYTES + 7 * STATE_BYTES
+    assert state.stats().bytes == 9 * PAGE_BYTES + 6 * STATE_BYTES
+    assert account.bytes == 16 * PAGE_BYTES + 6 * STATE_BYTES
 
 
 def test_a_seventh_checkpoint_needs_no_more_room() -> None:
@@ -97,19 +100,35 @@ def test_a_checkpoint_twice_at_one_line_is_one() -> None:
     assert (state.checkpoint(), account.bytes, len(state.checkpoints)) == (first, held, 1)
 
 
-def test_a_refused_checkpoint_changes_nothing() -> None:
+def test_a_checkpoint_takes_memory_only_when_the_session_reads_on() -> None:
+    state, account = make_state()
+    known = make_ids(3 * GRID, 1)
+    read_to(state, known, 2 * GRID)
+    with account.hold(account.left_bytes, "all that is left"):
+        state.checkpoint()
+    before = account.bytes
+    with (
+        account.hold(account.left_bytes - STATE_BYTES + 1, "all but a state"),
+        pytest.raises(OutOfRoomError, match=f"the next state needs {STATE_BYTES} bytes"),
+    ):
+        state.read_chunk(known)
+    assert (state.committed, account.bytes) == (2 * GRID, before)
+    read_to(state, known, 3 * GRID)
+    assert account.bytes == before + STATE_BYTES
+
+
+def test_a_checkpoint_whose_digest_fails_changes_nothing() -> None:
     state, account = make_state()
     known = make_ids(2 * GRID, 1)
     read_to(state, known, GRID)
     state.checkpoint()
     read_to(state, known, 2 * GRID)
-    before = state.stats(), state.digest(), account.bytes
-    with (
-        account.hold(account.left_bytes - STATE_BYTES + 1, "too much"),
-        pytest.raises(OutOfRoomError, match=f"a checkpoint needs {STATE_BYTES} bytes"),
-    ):
-        state.checkpoint()
-    assert (state.stats(), state.digest(), account.bytes) == before
+    before = state.stats(), account.bytes
+    with patch("shadow_reader.shadow.standing.tensor_hashes", side_effect=RuntimeError("lost")):
+        with pytest.raises(RuntimeError, match="lost"):
+            state.checkpoint()
+        assert (state.stats(), account.bytes) == before
+    assert state.checkpoint() == state.digest(recompute=True)
 
 
 def test_a_rewind_to_a_checkpoint_brings_back_its_digest() -> None:
@@ -139,7 +158,7 @@ def test_one_checkpoint_can_be_gone_back_to_again_and_again() -> None:
         assert state.align(start).committed == GRID
         assert state.digest(recompute=True) == digest
         held.append(account.bytes)
-    assert held == [16 * PAGE_BYTES + 2 * STATE_BYTES] * 4
+    assert held == [16 * PAGE_BYTES + STATE_BYTES] * 4
 
 
 def test_state_tensors_own_exactly_their_bytes() -> None:
@@ -267,7 +286,7 @@ def test_release_lets_go_of_everything() -> None:
         read_to(state, known, line)
         state.checkpoint()
     held = state.stats().bytes
-    assert held == 4 * PAGE_BYTES + 3 * STATE_BYTES
+    assert held == 4 * PAGE_BYTES + 2 * STATE_BYTES
     assert state.release() == held
     assert (account.bytes, state.committed, state.stats().bytes, state.release()) == (0, 0, 0, 0)
 
