@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import orjson
 
@@ -34,7 +34,7 @@ from shadow_reader.replay.rebuild import journaled_session
 from shadow_reader.replay.turns import RecordedTurn
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted
-from shadow_reader.shadow.status import SessionStatus
+from shadow_reader.shadow.status import SessionStatus, Status
 from shadow_reader.store.reader import JournalReader
 
 Say: TypeAlias = Callable[[str], None]
@@ -128,19 +128,7 @@ class Demo:
 
     async def run(self, turns: Iterator[RecordedTurn]) -> DemoResult:
         """Feed all turns, with a kill in between, and prove the state exact."""
-        watcher = asyncio.create_task(self._watch(), name="demo-watch")
-        try:
-            for number in range(self.plan.turns):
-                turn: RecordedTurn = await asyncio.to_thread(next, turns)
-                await self._turn(number, turn)
-                await asyncio.sleep(self.plan.gap_s)
-                if number == self.plan.ask_after:
-                    await self._ask(DOING, "fresh", f"after turn {number + 1}")
-            await self._wait_fresh()
-            await self._ask(DONE, "fresh", "at the end")
-        finally:
-            watcher.cancel()
-            await asyncio.wait([watcher])
+        await self._while_it_reads(self._feed_all(turns))
         status = await self.client.session(self.session)
         self.show(self._done, status)
         state = self.folder / "state.safetensors"
@@ -160,6 +148,33 @@ class Demo:
             await self._client.close()
         if self.server is not None and not keep:
             await self.server.stop()
+
+    async def _feed_all(self, turns: Iterator[RecordedTurn]) -> None:
+        """All turns, with questions and a kill in between, until the shadow has read everything."""
+        for number in range(self.plan.turns):
+            turn: RecordedTurn = await asyncio.to_thread(next, turns)
+            await self._turn(number, turn)
+            await asyncio.sleep(self.plan.gap_s)
+            if number == self.plan.ask_after:
+                await self._ask(DOING, "fresh", f"after turn {number + 1}")
+        await self.client.wait_fresh(self.session, timeout_s=FRESH_S)
+        await self._ask(DONE, "fresh", "at the end")
+
+    async def _while_it_reads(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work``; give it up as soon as the server says that its reader stopped.
+
+        Raises:
+            ProcessError: it did; says why. Whatever the work raised.
+        """
+        working = asyncio.create_task(work, name="demo")
+        watching = asyncio.create_task(self._watch(), name="demo-watch")
+        try:
+            await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+            await (watching if watching.done() else working)
+        finally:
+            working.cancel()
+            watching.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
 
     # -- one turn -----------------------------------------------------------------------------
 
@@ -255,23 +270,28 @@ class Demo:
         self._asks.append(asked | answer)
         self.asked(question, when, reply)
 
-    async def _watch(self) -> None:
-        """Show position and backlog until cancelled; the server may be away for a while."""
+    async def _watch(self) -> NoReturn:
+        """Show position and backlog until cancelled; the server may be away for a while.
+
+        Raises:
+            ProcessError: the server says that its reader stopped.
+        """
         while True:
+            status: Status | None = None
             with contextlib.suppress(ShadowError):
                 if self._client is not None:
-                    self.show(self._done, await self._client.session(self.session))
+                    status = await self._client.status()
+            if status is not None:
+                self._look(status)
             await asyncio.sleep(POLL_S)
 
-    async def _wait_fresh(self) -> None:
-        try:
-            async with asyncio.timeout(FRESH_S):
-                while True:
-                    if (await self.client.session(self.session)).fresh:
-                        return
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError as error:
-            raise ProcessError(f"the shadow was not fresh within {FRESH_S:g} s") from error
+    def _look(self, status: Status) -> None:
+        if status.state == "failed":
+            log = last_lines(self.server.log) if self.server is not None else ""
+            raise ProcessError(f"the server reads no more: {status.reason}", log=log)
+        for session in status.sessions:
+            if session.session == self.session:
+                self.show(self._done, session)
 
     async def _rebuild(self, state: Path) -> dict[str, Any]:
         """The proof, by a process that knows only the journal and the exported state."""

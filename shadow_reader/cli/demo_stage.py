@@ -111,7 +111,10 @@ def show_result(console: Console, body: dict[str, Any]) -> None:
             if state
             else "not compared",
         ),
-        ("on disk", f"journal {bytes_shown(body['journal_bytes'])}"),
+        (
+            "on disk",
+            f"journal {bytes_shown(body['journal_bytes'])}, its write-ahead log among them",
+        ),
         ("time", f"{body['seconds']:.1f} s"),
     ]
     console.print(facts("", rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Group, RenderableType
@@ -15,7 +15,11 @@ from rich.text import Text
 from shadow_reader.cli.options import JsonFlag, TokenOption, UrlOption, invocation
 from shadow_reader.cli.output import bytes_shown, facts, people, print_json, table
 
+NEAR: Final = 0.8
+"""A bound is shown in yellow from this share on."""
+
 if TYPE_CHECKING:
+    from shadow_reader.bounds import Limit
     from shadow_reader.events.view import AnswerView
     from shadow_reader.http.client import ShadowClient
     from shadow_reader.shadow.status import SessionStatus, Status
@@ -26,6 +30,9 @@ def status(
     session: Annotated[str | None, typer.Argument(help="Only this session.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep the table live.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    limits: Annotated[
+        bool, typer.Option("--limits", help="Show every bound, and how much of it is in use.")
+    ] = False,
     url: UrlOption = None,
     token: TokenOption = None,
     as_json: JsonFlag = False,
@@ -33,15 +40,17 @@ def status(
     """Show the service: model, journal, memory, and every session's position and backlog."""
     if watch and as_json:
         raise typer.BadParameter("a live table is for people: use one of --watch and --json")
+    if limits and session is not None:
+        raise typer.BadParameter("--limits are the service's: name no session with it")
     client = invocation(context).client(url, token)
     if watch:
-        asyncio.run(_watch(client, session, every))
+        asyncio.run(_watch(client, session, every, limits))
         return
     body = asyncio.run(_once(client, session))
     if as_json:
         print_json(body)
     else:
-        people().print(_view(body))
+        people().print(_view(body, limits))
 
 
 async def _look(client: ShadowClient, session: str | None) -> Status | SessionStatus:
@@ -53,26 +62,30 @@ async def _once(client: ShadowClient, session: str | None) -> Status | SessionSt
         return await _look(client, session)
 
 
-async def _watch(client: ShadowClient, session: str | None, every_s: float) -> None:
+async def _watch(
+    client: ShadowClient, session: str | None, every_s: float, all_limits: bool
+) -> None:
     """A table that changes in place; one below the other where there is no terminal."""
     console = people()
     async with client:
         while not console.is_terminal:
-            console.print(_view(await _look(client, session)))
+            console.print(_view(await _look(client, session), all_limits))
             await asyncio.sleep(every_s)
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(_view(await _look(client, session)), refresh=True)
+                live.update(_view(await _look(client, session), all_limits), refresh=True)
                 await asyncio.sleep(every_s)
 
 
-def _view(found: Status | SessionStatus) -> RenderableType:
+def _view(found: Status | SessionStatus, all_limits: bool) -> RenderableType:
     from shadow_reader.shadow.status import Status
 
-    return service_view(found) if isinstance(found, Status) else session_view(found)
+    if isinstance(found, Status):
+        return service_view(found, all_limits=all_limits)
+    return session_view(found)
 
 
-def service_view(status: Status) -> RenderableType:
+def service_view(status: Status, *, all_limits: bool = False) -> RenderableType:
     """The whole service's status for people."""
     journal = status.journal
     state = status.state + (f": {status.reason}" if status.reason else "")
@@ -98,9 +111,26 @@ def service_view(status: Status) -> RenderableType:
             f"durability {journal.durability}",
         ),
         ("waiting to commit", f"{journal.pending:,} of at most {journal.pending_limit:,} events"),
+        ("nearest limit", _nearest(status.limits)),
     ]
-    parts = (facts("shadow reader", rows), "", _sessions(status.sessions), *_notes(status))
-    return Group(*parts)
+    parts: list[RenderableType] = [facts("shadow reader", rows), ""]
+    if all_limits:
+        parts += [_limits(status.limits), ""]
+    return Group(*parts, _sessions(status.sessions), *_notes(status))
+
+
+def _nearest(limits: Sequence[Limit]) -> Text:
+    """The bound that will be reached first, if things go on as they are."""
+    if not limits:
+        return Text("none is known", "dim")
+    found = max(limits, key=lambda limit: limit.used / limit.limit)
+    style = "yellow" if found.used >= NEAR * found.limit else ""
+    return Text(f"{found.name}: {found.used:,} of {found.limit:,} in use", style)
+
+
+def _limits(limits: Sequence[Limit]) -> RenderableType:
+    rows = ((limit.name, limit.used, limit.limit) for limit in limits)
+    return table("limits", ("limit", "#in use", "#of"), rows)
 
 
 def _sessions(sessions: Sequence[SessionStatus]) -> RenderableType:
@@ -139,7 +169,8 @@ def session_view(status: SessionStatus) -> RenderableType:
         ("known ids", status.known),
         ("committed", status.committed),
         ("behind", _behind(status)),
-        ("turns", f"{status.turns:,}" + (f", running: {status.turn}" if status.running else "")),
+        ("turns", f"{status.turns:,}"),
+        ("last turn", _last_turn(status)),
         ("rewinds", f"{status.rewinds:,} ({status.reread:,} ids read again)"),
         ("ids read", status.read),
         ("checkpoints at", status.checkpoints),
@@ -153,6 +184,19 @@ def session_view(status: SessionStatus) -> RenderableType:
     if status.answers:
         parts.append(_answers(status.answers))
     return Group(*parts)
+
+
+def _last_turn(status: SessionStatus) -> Text:
+    """Its id, what the sender's router made of it, and whether or why it ended."""
+    if status.turn is None:
+        return Text("none", "dim")
+    parts = [status.turn, "running" if status.running else f"ended: {status.reason}"]
+    if status.router is not None:
+        parts.append(f"router: {status.router}")
+    found = Text(", ".join(parts))
+    if status.unsure:
+        found.append(", its sender counted other output ids than came", "yellow")
+    return found
 
 
 def _answers(answers: Sequence[AnswerView]) -> RenderableType:

@@ -1,19 +1,35 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
 import tempfile
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shadow_reader.cli.demo_plan import GAP_S, GAPS_S, RATE_IDS, DemoPlan, plan_demo
+from shadow_reader.cli.demo_run import Demo
 from shadow_reader.cli.output import ExitCode
-from shadow_reader.cli.server_process import ServerProcess, environment, last_lines
+from shadow_reader.cli.server_process import (
+    ProcessError,
+    ServerProcess,
+    environment,
+    last_lines,
+)
 from shadow_reader.config import ENV_PREFIX, Settings, load_settings
+from shadow_reader.errors import UnreachableError
+from shadow_reader.http.client import ShadowClient
+from shadow_reader.http.client_feed import FeedReply
 from shadow_reader.replay.made_session import make_recording
 from shadow_reader.replay.records import Message, Recording
+from shadow_reader.replay.turns import RecordedTurn
+from shadow_reader.shadow.lease import LeaseStatus
+from shadow_reader.shadow.status import ServiceState, Status, Totals
+from shadow_reader.store.memory import MemoryJournal
 from tests.cli.conftest import Outcome, run, run_process
 from tests.cli.recordings import write_recording
 
@@ -84,6 +100,49 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert last_lines(log) == ""
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     assert last_lines(log).splitlines() == [f"line {number}" for number in range(60, 100)]
+
+
+# -- a server that fails -----------------------------------------------------------------------
+
+
+class Stuck(ShadowClient):
+    """A client whose server takes in nothing and says how it stands."""
+
+    looks = 0
+
+    async def feed(self, _messages: Any, *, window: int = 1) -> AsyncGenerator[FeedReply, None]:
+        await asyncio.Event().wait()
+        yield FeedReply(1, None, None)
+
+    async def status(self) -> Status:
+        self.looks += 1
+        if self.looks == 2:
+            raise UnreachableError("away for a moment")
+        state: ServiceState = "ready" if self.looks < 3 else "failed"
+        lease, stats = LeaseStatus((), ()), MemoryJournal().stats()
+        sums = Totals(0, 0, 0, 0, 0, 0)
+        return Status(state, "a bug of ours", 0.0, None, stats, lease, (), sums, ())
+
+
+async def test_a_reader_that_stopped_ends_the_demo_and_is_named(tmp_path: Path) -> None:
+    demo = Demo(
+        settings=Settings(),
+        config=None,
+        folder=tmp_path,
+        session="demo",
+        plan=plan_demo(recording(10, 10)),
+        seed=1,
+        say=lambda _words: None,
+        show=lambda _turns, _status: None,
+        asked=lambda _question, _when, _reply: None,
+    )
+    demo._client = client = Stuck("http://127.0.0.1:1")
+    turn = RecordedTurn("t1", [1, 2], [3] * 9, user_turn=True)
+    tasks = asyncio.all_tasks()
+    with pytest.raises(ProcessError, match="reads no more: a bug of ours"):
+        await demo.run(iter([turn, turn]))
+    assert client.looks == 3
+    assert asyncio.all_tasks() == tasks
 
 
 # -- the whole ---------------------------------------------------------------------------------

@@ -89,8 +89,13 @@ def test_the_status_for_people_and_programs(served: Served, tmp_path: Path) -> N
     body = run("status", *url, "--json").json
     assert (body["state"], body["totals"]["known"]) == ("ready", 1306)
     one = run("status", "[red]s[/red]", *url)
-    for part in ("known ids", "last answers", "yes", f"{1306 // GRID * GRID:,}"):
+    for part in ("known ids", "last answers", "yes", f"{1306 // GRID * GRID:,}", "ended: stop"):
         assert part in one.out
+    assert "nearest limit" in whole.out
+    assert "bodies_bytes" not in whole.out
+    limits = run("status", "--limits", *url).out
+    for name in ("bodies_bytes", "requests", "memory_bytes", "1,024"):
+        assert name in limits
     assert run("status", "[red]s[/red]", *url, "--json").json["turns"] == 3
     assert run("status", "nobody", *url).code == ExitCode.FAILED
 
@@ -99,6 +104,12 @@ def test_a_live_table_is_not_for_programs(served: Served) -> None:
     found = run("status", "--watch", "--json", "--url", served.url)
     assert found.code == ExitCode.USAGE
     assert "--watch" in found.json["error"]["message"]
+
+
+def test_limits_are_the_service_s(served: Served) -> None:
+    found = run("status", "s", "--limits", "--url", served.url)
+    assert found.code == ExitCode.USAGE
+    assert "--limits" in found.err
 
 
 def test_ctrl_c_ends_quietly(served: Served) -> None:

@@ -89,6 +89,16 @@ async def test_a_turn_from_prompt_to_end(client: ShadowClient) -> None:
     assert status.note.startswith("no model")
 
 
+async def test_a_session_that_becomes_fresh(asker: ShadowClient, engine: FakeEngine) -> None:
+    await asker.prompt("s", [1] * (GRID + 1), turn="t1")
+    with pytest.raises(AskTimeoutError):
+        await asker.wait_fresh("s", timeout_s=0.05)
+    await asker.end("s", "t1")
+    status = await asker.wait_fresh("s")
+    assert (status.fresh, status.committed) == (True, GRID)
+    assert status == await asker.session("s")
+
+
 async def test_names_with_slashes_and_spaces_reach_the_server_as_they_are(
     client: ShadowClient,
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import pytest
 
-from tests.http_api.serving import Served
+from shadow_reader.shadow.reader import Reader
+from tests.http_api.fake_engine import GRID, FakeEngine
+from tests.http_api.serving import Served, until
 
 NAMES = [
     "plain", "with space", "a/b", "a%2Fb", "%", "a?b#c", "ünïcödé", "会话", "🙂", "..", ".", "+",
@@ -163,3 +167,67 @@ async def test_a_bug_of_ours_is_logged_and_not_told(
     assert "secret" not in str(body)
     assert incident in caplog.text
     assert "a secret of the house" in caplog.text
+
+
+# -- waiting until a session is fresh ----------------------------------------------------------
+
+FRESH = "/v1/sessions/s?wait=fresh"
+
+
+async def test_a_wait_ends_when_the_session_is_fresh(asking: Served, engine: FakeEngine) -> None:
+    await asking.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1] * (2 * GRID + 1)})
+    engine.gate.clear()
+    await asking.ok("POST", "/v1/sessions/s/turns/t/end", {})
+    assert not (await asking.ok("GET", "/v1/sessions/s"))["fresh"]
+    waiting = asyncio.create_task(asking.ok("GET", f"{FRESH}&timeout_s=20"))
+    await until(lambda: asking.used("requests") == 1, "the wait")
+    engine.gate.set()
+    status = await waiting
+    assert (status["fresh"], status["committed"], status["behind"]) == (True, 2 * GRID, 1)
+    assert status == await asking.ok("GET", "/v1/sessions/s")
+
+
+async def test_waits_that_do_not_end_well(asking: Served, engine: FakeEngine) -> None:
+    await asking.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1] * (2 * GRID)})
+    status, body = await asking.call("GET", f"{FRESH}&timeout_s=0.05")
+    assert (status, body["error"]["code"]) == (504, "timeout")
+    assert body["error"]["details"] == {"field": "timeout_s", "limit": 0.05}
+    assert (await asking.call("GET", "/v1/sessions/none?wait=fresh"))[0] == 404
+    waiting = asyncio.create_task(asking.call("GET", FRESH))
+    await until(lambda: asking.used("requests") == 1, "the wait")
+    await asking.ok("DELETE", "/v1/sessions/s")
+    assert (await waiting)[0] == 404
+
+
+async def test_a_wait_is_told_that_the_reader_stopped(asking: Served, engine: FakeEngine) -> None:
+    await asking.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1] * (2 * GRID)})
+    waiting = asyncio.create_task(asking.call("GET", FRESH))
+    await until(lambda: asking.used("requests") == 1, "the wait")
+    with mock.patch.object(Reader, "_next", side_effect=AssertionError("a bug of ours")):
+        await asking.ok("POST", "/v1/sessions/s/turns/t/output", {"offset": 0, "ids": [1]})
+        answers = [await waiting, await asking.call("GET", FRESH)]
+    for status, body in answers:
+        assert (status, body["error"]["code"]) == (503, "shut_down")
+        assert "a bug of ours" in body["error"]["message"]
+    assert (await asking.call("GET", "/v1/sessions/s"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("wait=now", "wait"), ("wait=", "wait"), ("wait=fresh&timeout_s=0", "timeout_s"),
+        ("wait=fresh&timeout_s=3601", "timeout_s"), ("wait=fresh&timeout_s=nan", "timeout_s"),
+        ("wait=fresh&timeout_s=soon", "timeout_s"), ("timeout_s=1", "body"),
+        ("wait=fresh&wait=fresh", "wait"),
+    ],
+)  # fmt: skip
+async def test_bad_waits(served: Served, query: str, field: str) -> None:
+    status, body = await served.call("GET", f"/v1/sessions/s?{query}")
+    assert (status, body["error"]["code"]) == (422, "invalid_input")
+    assert body["error"]["details"]["field"] == field
+
+
+async def test_without_a_model_nothing_becomes_fresh(served: Served) -> None:
+    await served.ok("POST", "/v1/sessions/s/turns", {"ids": [1]})
+    status, body = await served.call("GET", FRESH)
+    assert (status, body["error"]["code"]) == (503, "bad_model")
