@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,8 @@ class Acknowledged:
 
     deltas: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     latencies_ms: list[float] = field(default_factory=list)
+    first_due: float | None = None
+    """When a paced run began, after its sessions were opened."""
 
     @property
     def total(self) -> int:
@@ -77,9 +80,11 @@ def main() -> None:
     parser.add_argument("--durability", choices=["normal", "full"], default="normal")
     parser.add_argument("--sessions", type=int, default=8, help="in the run with several")
     parser.add_argument("--rate", type=int, default=1_000, help="single posts a second")
+    parser.add_argument("--cores", type=int, default=2, help="for server and client together")
     parser.add_argument("--folder", type=Path, help="where the journal lies; a temporary one")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
 
     settings = {"model": args.model, "durability": args.durability}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
@@ -129,7 +134,8 @@ async def timed(
     with health_sampler(server) as health:
         cpu_s, began = server.cpu_s(), time.perf_counter()
         await asyncio.gather(*works)
-        seconds = time.perf_counter() - began
+        ended = time.perf_counter()
+        wall_s, seconds = ended - began, ended - (acknowledged.first_due or began)
         cpu_s = server.cpu_s() - cpu_s
     latencies = acknowledged.latencies_ms
     return Row(
@@ -142,7 +148,7 @@ async def timed(
         health_p50_ms=quantile(health, 0.5),
         health_p99_ms=quantile(health, 0.99),
         health_max_ms=max(health),
-        server_cpu=cpu_s / seconds,
+        server_cpu=cpu_s / wall_s,
     )
 
 
@@ -217,7 +223,7 @@ def posters(
     http: aiohttp.ClientSession, args: argparse.Namespace, acknowledged: Acknowledged
 ) -> list[Coroutine[None, None, None]]:
     """The paced posts, dealt out over the sessions."""
-    began = time.perf_counter() + 0.5
+    acknowledged.first_due = began = time.perf_counter() + 0.5
     dues = [began + i / args.rate for i in range(int(args.rate * args.seconds))]
     return [
         poster(http, f"post-{n}", dues[n::POST_SESSIONS], acknowledged)

@@ -28,7 +28,7 @@ import async_solipsism
 from shadow_reader.errors import JournalError, OutOfRoomError, ShutDownError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor
-from shadow_reader.events.types import Draft, Entry
+from shadow_reader.events.types import Draft, Entry, Happened
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
@@ -41,7 +41,7 @@ from shadow_reader.shadow.snapshot_rules import (
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
 from shadow_reader.store.memory import MemoryJournal
 from shadow_reader.store.queue import Promise
-from shadow_reader.store.submission import Submission
+from shadow_reader.store.submission import Result, Submission
 from tests.fake_snapshots import FakePinned, FakeRestore
 
 P = ParamSpec("P")
@@ -409,25 +409,25 @@ class FlakyJournal(MemoryJournal):
             self.loads[session] += 1
         return super().entries(session=session, **filters)
 
-    def erase(self, draft: Draft) -> Promise[tuple[Entry, ...]]:
+    def erase(self, draft: Draft) -> Promise[Entry]:
         """Done when the rows are gone and the file is clean."""
         written = super().erase(draft)
-        promise: Promise[tuple[Entry, ...]] = Promise()
+        promise: Promise[Entry] = Promise()
 
         async def clean() -> None:
             try:
-                entries = await written
+                entry = await written
                 await self.cleaned.wait()
             except JournalError as error:
                 promise.fail(error)
             else:
-                promise.set_result(entries)
+                promise.set_result(entry)
 
         task = asyncio.ensure_future(clean())
         promise.add_done_callback(lambda _: task.done())
         return promise
 
-    async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
+    async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
         if self.commit_s:
             await asyncio.sleep(self.commit_s)
         await self.gate.wait()
@@ -448,7 +448,7 @@ async def all_entries(journal: MemoryJournal, session: str | None = None) -> lis
     return [entry async for entry in journal.entries(session=session)]
 
 
-def events_of(drafts: Sequence[Draft]) -> list[object]:
+def events_of(drafts: Sequence[Happened]) -> list[object]:
     """The events alone."""
     return [draft.event for draft in drafts]
 

@@ -60,6 +60,7 @@ VERSIONS: Final[Mapping[str, int]] = MappingProxyType(dict.fromkeys(KINDS, 1))
 UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType({})
 """(kind, version) -> the function that turns that version's data into the next version's."""
 
+_OUTPUT_VERSION: Final = VERSIONS["output"]
 _KIND_OF: Final = {cls: kind for kind, cls in KINDS.items()}
 _CHECKS: Final = {cls: dict(checks_of(cls)) for cls in KINDS.values()}
 _HAS_IDS: Final = frozenset(
@@ -79,6 +80,13 @@ def encode(event: t.Event) -> Row:
         InvalidInputError: a value that could not be read back: of another type than the field's,
             not finite, or text that is not Unicode; names the field and what was found.
     """
+    if type(event) is t.Output and type(event.offset) is int and 0 <= event.offset < 2**63:
+        return Row("output", _OUTPUT_VERSION, b'{"offset":%d}' % event.offset, event.ids.to_bytes())
+    return _encode(event)
+
+
+def _encode(event: t.Event) -> Row:
+    """``encode`` for every kind; the one that comes by the thousand has a shorter way."""
     cls = type(event)
     kind = _KIND_OF[cls]
     data = {}

@@ -96,7 +96,7 @@ def decide_prompt(
     events: list[t.SessionEvent] = [] if view else [t.SessionOpened()]
     if view and view.running:
         events.append(t.TurnEnded("superseded"))
-    events.append(t.Prompt(agree, Ids.of(ids.array(agree - base)), router))
+    events.append(t.Prompt(agree, known_from(ids, agree - base), router))
     return tuple(events)
 
 
@@ -112,7 +112,7 @@ def decide_first_token(view: SessionView | None, *, turn: str) -> tuple[t.Sessio
 
 def decide_output(
     view: SessionView | None, *, turn: str, offset: int, ids: Ids, limits: Limits
-) -> tuple[t.SessionEvent, ...]:
+) -> tuple[t.Output, ...]:
     """Output ids at ``offset``; what is known already must agree, and only the rest is new.
 
     Raises:
@@ -143,7 +143,7 @@ def _agreeing(view: SessionView, current: TurnView, offset: int, ids: Ids) -> in
     """How many of ``ids`` are known already; what is known must not contradict them."""
     produced = view.output_length
     start = current.prompt_length + offset
-    overlap = Ids.of(view.known.array(start, start + len(ids)))
+    overlap = view.known.window(start, min(start + len(ids), len(view.known)))
     agree = overlap.common_prefix(ids)
     if agree < len(overlap):
         raise ConflictError(
@@ -204,7 +204,7 @@ def decide_question(view: SessionView, question: t.Question, limits: Limits) -> 
 
 def known_from(known: Ids, start: int) -> Ids:
     """The known ids from ``start`` on."""
-    return known if start == 0 else Ids.of(known.array(start))
+    return known.window(min(start, len(known)), len(known))
 
 
 def _repeated_prompt(

@@ -9,13 +9,14 @@ An event that cannot follow from the view is a damaged journal: ``JournalFormatE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias, assert_never
 
 from shadow_reader.errors import JournalFormatError
 from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import (
     MAX_ANSWERS,
     MAX_CHECKPOINTS,
@@ -31,14 +32,25 @@ from shadow_reader.events.view import (
 View: TypeAlias = SessionView | None
 
 
-def fold_all(view: View, drafts: Iterable[t.Draft]) -> View:
+def fold_all(view: View, drafts: Iterable[t.Happened]) -> View:
     """Fold several events in order."""
     for draft in drafts:
         view = fold(view, draft)
     return view
 
 
-def fold(view: View, draft: t.Draft) -> View:
+def fold_outputs(view: View, at: float, turn: str, events: Sequence[t.Output]) -> View:
+    """``fold`` of outputs of one running turn that follow one another, as one step."""
+    if not events:
+        return view
+    assert view is not None
+    assert view.turn is not None
+    assert view.turn.turn == turn, f"turn {view.turn.turn!r} is the last, not {turn!r}"
+    assert events[0].offset == view.output_length, "decided on another view"
+    return _grown(view, view.turn, at, Ids.join([event.ids for event in events]))
+
+
+def fold(view: View, draft: t.Happened) -> View:
     """The view after one event of its session; None is a session nothing is known of."""
     event = draft.event
     if isinstance(event, t.Output) and view is not None:
@@ -56,7 +68,7 @@ def fold(view: View, draft: t.Draft) -> View:
     return replace(_fold_open(view, draft, event), last_at=draft.at)
 
 
-def _fold_open(view: SessionView, draft: t.Draft, event: t.SessionEvent) -> SessionView:
+def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> SessionView:
     match event:
         case t.Prompt():
             return _prompt(view, draft, event)
@@ -89,7 +101,7 @@ def _fold_open(view: SessionView, draft: t.Draft, event: t.SessionEvent) -> Sess
             assert_never(event)
 
 
-def _prompt(view: SessionView, draft: t.Draft, event: t.Prompt) -> SessionView:
+def _prompt(view: SessionView, draft: t.Happened, event: t.Prompt) -> SessionView:
     if event.keep > len(view.known):
         raise _impossible(draft, f"keeps {event.keep} of {len(view.known)} known ids")
     known = view.known.take(event.keep).extend(event.ids)
@@ -108,13 +120,17 @@ def _prompt(view: SessionView, draft: t.Draft, event: t.Prompt) -> SessionView:
     )
 
 
-def _output(view: SessionView, draft: t.Draft, event: t.Output) -> SessionView:
+def _output(view: SessionView, draft: t.Happened, event: t.Output) -> SessionView:
     turn = _turn(view, draft)
     if event.offset != view.output_length:
         raise _impossible(draft, f"offset {event.offset}, {view.output_length} ids are known")
+    return _grown(view, turn, draft.at, event.ids)
+
+
+def _grown(view: SessionView, turn: TurnView, at: float, ids: Ids) -> SessionView:
     if turn.first_token_at is None:
-        turn = replace(turn, first_token_at=draft.at)
-    return view.grown(draft.at, turn, view.known.extend(event.ids))
+        turn = replace(turn, first_token_at=at)
+    return view.grown(at, turn, view.known.extend(ids))
 
 
 def _checkpoint(view: SessionView, event: t.Checkpoint) -> SessionView:
@@ -127,7 +143,7 @@ def _checkpoint(view: SessionView, event: t.Checkpoint) -> SessionView:
 
 
 def _fold_question(
-    view: SessionView, draft: t.Draft, event: t.Question | t.Answer | t.QuestionEnded
+    view: SessionView, draft: t.Happened, event: t.Question | t.Answer | t.QuestionEnded
 ) -> SessionView:
     questions = dict(view.questions)
     if isinstance(event, t.Question):
@@ -154,13 +170,13 @@ def _fold_question(
     return replace(view, answers=(*view.answers, answer)[-MAX_ANSWERS:])
 
 
-def _turn(view: SessionView, draft: t.Draft) -> TurnView:
+def _turn(view: SessionView, draft: t.Happened) -> TurnView:
     if view.turn is None or view.turn.turn != draft.turn or not view.turn.running:
         raise _impossible(draft, f"turn {draft.turn!r} is not running")
     return view.turn
 
 
-def _impossible(draft: t.Draft, why: str) -> JournalFormatError:
+def _impossible(draft: t.Happened, why: str) -> JournalFormatError:
     kind = type(draft.event).__name__
     return JournalFormatError(
         f"{kind} cannot follow in session {draft.session!r}: {why}",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from operator import countOf
 from typing import Any, Final
 
@@ -41,17 +42,18 @@ class _Buffer:
 class Ids:
     """An immutable sequence of token ids (uint32)."""
 
-    __slots__ = ("_buffer", "_length")
+    __slots__ = ("_buffer", "_start", "_stop")
 
-    def __init__(self, buffer: _Buffer, length: int) -> None:
+    def __init__(self, buffer: _Buffer, start: int, stop: int) -> None:
         self._buffer = buffer
-        self._length = length
+        self._start = start
+        self._stop = stop
 
     @classmethod
     def of(cls, values: Sequence[int] | NDArray[Any]) -> Ids:
         """Make a value from ints that are known to be valid ids (0 <= id < 2**32)."""
         data = np.array(values, dtype=np.uint32)
-        return cls(_Buffer(data, len(data)), len(data))
+        return cls(_Buffer(data, len(data)), 0, len(data))
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Ids:
@@ -60,66 +62,80 @@ class Ids:
             raise ValueError(f"{len(blob)} bytes are no whole number of ids")
         data = np.frombuffer(blob, dtype=np.uint32)
         data = data if _WIRE_IS_NATIVE else data.byteswap()
-        return cls(_Buffer(data, len(data)), len(data))
+        return cls(_Buffer(data, len(data)), 0, len(data))
+
+    @classmethod
+    def join(cls, parts: Sequence[Ids]) -> Ids:
+        """All ``parts`` in a row; nothing is copied where they lie in a row already."""
+        if not parts:
+            return EMPTY
+        first, stop = parts[0], parts[0]._stop
+        for part in parts[1:]:
+            if part._buffer is not first._buffer or part._start != stop:
+                return cls.of(np.concatenate([part.array() for part in parts]))
+            stop = part._stop
+        return cls(first._buffer, first._start, stop)
 
     def to_bytes(self) -> bytes:
         """Little-endian uint32, four bytes an id."""
-        mine = self._buffer.data[: self._length]
+        mine = self._buffer.data[self._start : self._stop]
         return (mine if _WIRE_IS_NATIVE else mine.byteswap()).tobytes()
 
     def array(self, start: int = 0, stop: int | None = None) -> NDArray[np.uint32]:
         """A read-only view of ids [start, stop), uint32."""
-        view = self._buffer.data[: self._length][start:stop]
+        view = self._buffer.data[self._start : self._stop][start:stop]
         view.flags.writeable = False
         return view
 
     def take(self, length: int) -> Ids:
         """The first ``length`` ids, sharing the storage."""
-        assert 0 <= length <= self._length, f"take({length}) of {self._length} ids"
-        return self if length == self._length else Ids(self._buffer, length)
+        return self.window(0, length)
+
+    def window(self, start: int, stop: int) -> Ids:
+        """Ids [start, stop), sharing the storage."""
+        assert 0 <= start <= stop <= len(self), f"window({start}, {stop}) of {len(self)} ids"
+        return Ids(self._buffer, self._start + start, self._start + stop)
 
     def extend(self, more: Ids) -> Ids:
         """These ids, then ``more``."""
-        if not more._length:
+        if more._stop == more._start:
             return self
         buffer = self._buffer
-        total = self._length + more._length
-        if buffer.used == self._length and total <= buffer.room:
-            buffer.data[self._length : total] = more._buffer.data[: more._length]
-            buffer.used = total
-            return Ids(buffer, total)
-        return Ids(self._claim(more, total), total)
+        stop = self._stop + more._stop - more._start
+        if buffer.used == self._stop and stop <= buffer.room:
+            buffer.data[self._stop : stop] = more._buffer.data[more._start : more._stop]
+            buffer.used = stop
+            return Ids(buffer, self._start, stop)
+        return self._extended(more, stop)
 
     def common_prefix(self, other: Ids) -> int:
         """How many leading ids agree."""
-        shortest = min(self._length, len(other))
-        if self._buffer is other._buffer:
+        shortest = min(len(self), len(other))
+        if self._buffer is other._buffer and self._start == other._start:
             return shortest
         differs = self.array(0, shortest) != other.array(0, shortest)
         first = int(differs.argmax()) if shortest else 0
         return first if shortest and differs[first] else shortest
 
-    def _claim(self, more: Ids, total: int) -> _Buffer:
-        """A buffer that holds these ids and ``more`` behind them."""
+    def _extended(self, more: Ids, stop: int) -> Ids:
+        """``extend`` where these ids are not the storage's newest, or it is full or not ours."""
         buffer = self._buffer
-        if buffer.used > self._length:
-            shared = buffer.data[self._length : min(buffer.used, total)]
-            if not np.array_equal(shared, more.array(0, len(shared))):
-                buffer = _Buffer(_grown(self.array(), total), self._length)
-        if total > len(buffer.data):
-            buffer = _Buffer(_grown(buffer.data[: self._length], total), self._length)
-        if total > buffer.used:
-            if not buffer.data.flags.writeable:
-                buffer = _Buffer(_grown(buffer.data[: self._length], total), self._length)
-            buffer.data[self._length : total] = more.array()
-            buffer.used = total
-        return buffer
+        claimed = min(buffer.used, stop)
+        taken = buffer.data[self._stop : claimed]
+        if stop > buffer.room or not np.array_equal(taken, more.array(0, len(taken))):
+            mine = self.array()
+            buffer = _Buffer(_grown(mine, len(mine) + len(more)), len(mine))
+            return Ids(buffer, 0, len(mine)).extend(more)
+        if stop > buffer.used:  # what others claimed agrees; the rest is free
+            buffer.data[claimed:stop] = more.array(claimed - self._stop)
+            buffer.used = stop
+        return Ids(buffer, self._start, stop)
 
     def __len__(self) -> int:
-        return self._length
+        return self._stop - self._start
 
     def __getitem__(self, index: int) -> int:
-        return int(self._buffer.data[: self._length][index])
+        return int(self._buffer.data[self._start : self._stop][index])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.array().tolist())
@@ -127,15 +143,15 @@ class Ids:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ids):
             return NotImplemented
-        return self._length == len(other) and self.common_prefix(other) == self._length
+        return len(self) == len(other) and self.common_prefix(other) == len(self)
 
     def __hash__(self) -> int:
         return hash(self.to_bytes())
 
     def __repr__(self) -> str:
         head = ", ".join(str(i) for i in self.array(0, 8))
-        more = ", ..." if self._length > 8 else ""
-        return f"Ids([{head}{more}], length={self._length})"
+        more = ", ..." if len(self) > 8 else ""
+        return f"Ids([{head}{more}], length={len(self)})"
 
 
 EMPTY: Final = Ids.of(())
@@ -174,6 +190,32 @@ def checked_ids(values: object, *, field: str, vocabulary: int, empty_ok: bool =
                 limit=vocabulary - 1,
             )
     return Ids.of(values)
+
+
+def checked_lists(
+    lists: Sequence[object], *, field: str, vocabulary: int
+) -> list[Ids | InvalidInputError]:
+    """``checked_ids`` of many lists, each with its own error; all at once where none is wrong."""
+    together: list[object] = []
+    stops = [0]
+    for values in lists:
+        if type(values) is not list:
+            break
+        together += values
+        stops.append(len(together))
+    else:
+        found = _all_ids(together, vocabulary)
+        if found is not None:
+            buffer = found._buffer
+            return [Ids(buffer, start, stop) for start, stop in pairwise(stops)]
+    return [_checked_or_error(values, field, vocabulary) for values in lists]
+
+
+def _checked_or_error(values: object, field: str, vocabulary: int) -> Ids | InvalidInputError:
+    try:
+        return checked_ids(values, field=field, vocabulary=vocabulary)
+    except InvalidInputError as error:
+        return error
 
 
 def _all_ids(values: list[Any], vocabulary: int) -> Ids | None:

@@ -2,8 +2,8 @@
 
 Laws, held by one contract suite for every implementation:
 
-1. ``submit`` never waits and never fails half-way: its future gives the committed entries, or an
-   error and then nothing of that submission is in the journal.
+1. ``submit`` never waits and never fails half-way: its future gives the seqs of its entries, which
+   follow one another, or an error and then nothing of that submission is in the journal.
 2. Entries get their ``seq`` in the order of the submits; a future is done only after the commit.
 3. When a commit fails, every submission that waits behind it fails with it, because each was
    decided on what the earlier ones promised. Failure listeners run first, before any future fails
@@ -70,8 +70,8 @@ class Journal(Protocol):
         """
         ...
 
-    def submit(self, drafts: Sequence[Draft]) -> Awaitable[tuple[Entry, ...]]:
-        """Queue one or more drafts to be committed together, in this order.
+    def submit(self, drafts: Sequence[Draft]) -> Awaitable[range]:
+        """Queue one or more drafts to be committed together, in this order; their seqs.
 
         The awaitable is an asyncio future that may be awaited by several, or by none; it raises
         JournalError or a subclass.
@@ -82,7 +82,7 @@ class Journal(Protocol):
         """
         ...
 
-    def erase(self, draft: Draft) -> Awaitable[tuple[Entry, ...]]:
+    def erase(self, draft: Draft) -> Awaitable[Entry]:
         """Queue the removal of every entry of ``draft.session``; ``draft`` takes their place.
 
         It keeps its place among the submissions, and fails like one. Removed content is

@@ -8,7 +8,7 @@ order, time, session, turn) is the envelope's, not the event's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from shadow_reader.events.ids import Ids
 
@@ -182,8 +182,7 @@ EngineEvent: TypeAlias = EngineLoaded | EngineStopped
 Event: TypeAlias = SessionEvent | EngineEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """An event on its way into the journal.
 
     Attributes:
@@ -198,8 +197,15 @@ class Draft:
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Draft):
-    """A committed event; ``seq`` is its place in the journal, counted from 1."""
+class Entry(NamedTuple):
+    """A committed event: its draft, and ``seq``, its place in the journal, counted from 1."""
 
+    at: float
+    session: str
+    turn: str
+    event: Event
     seq: int
+
+
+Happened: TypeAlias = Draft | Entry
+"""An event with its envelope, committed or not."""

@@ -6,8 +6,7 @@ checked here only for being a list; each id is checked once, where it becomes ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard
 
 from pydantic import (
     AfterValidator,
@@ -111,16 +110,22 @@ FEED_MESSAGE: Final[TypeAdapter[FeedMessage]] = TypeAdapter(FeedMessage)
 _OUTPUT_FIELDS: Final = frozenset(OutputMessage.model_fields)
 
 
-def is_plain_output(value: Mapping[str, Any]) -> bool:
-    """Whether ``OutputMessage`` would take ``value``; four times as fast, for the hot lines.
+_OUTPUT_QUOTES: Final = 2 * (len(_OUTPUT_FIELDS) + 3)
+"""Quotation marks of an output: two a key, two each around kind, session and turn. A key given
+twice makes it more, since a parsed object holds it once."""
 
-    What is refused here goes to the model, which says why.
+
+def is_plain_output(value: object, raw: bytes) -> TypeGuard[dict[str, Any]]:
+    """Whether ``OutputMessage`` would take ``value``; many times as fast, for the hot lines.
+
+    What is refused here (escaped quotation marks among it) goes to the model, which says why.
     """
-    if value.keys() != _OUTPUT_FIELDS or value["kind"] != "output":
+    if type(value) is not dict or value.keys() != _OUTPUT_FIELDS or value["kind"] != "output":
         return False
     session, turn, offset = value["session"], value["turn"], value["offset"]
     return (
-        type(session) is str
+        raw.count(b'"') == _OUTPUT_QUOTES
+        and type(session) is str
         and type(turn) is str
         and type(offset) is int
         and type(value["ids"]) is list

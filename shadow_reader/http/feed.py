@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
@@ -33,14 +33,14 @@ from shadow_reader.http.bodies import (
 )
 from shadow_reader.http.errors import cut_on_error, error_data
 from shadow_reader.http.lines import LineSplitter
-from shadow_reader.http.parse import parse_message, parse_object
-from shadow_reader.shadow.sessions import Receipt
+from shadow_reader.http.parse import checked_object, parse_json, parse_message
+from shadow_reader.shadow.sessions import Receipt, RunReceipt
 
 MAX_LINES: Final = 1024
 """Lines of one feed that are read and not yet answered."""
 
-LINES_A_TURN: Final = 32
-"""Lines taken in one turn on the event loop: a few milliseconds."""
+LINES_A_TURN: Final = 128
+"""Lines taken in one turn on the event loop: two or three milliseconds."""
 
 REPLIES_A_TURN: Final = 128
 """Replies written before others get the event loop."""
@@ -60,22 +60,102 @@ async def post_feed(api: Api, request: web.Request) -> web.StreamResponse:
         return response
 
 
-class Pending(NamedTuple):
-    """A line on its way: its number, its size in bytes, what came of it so far."""
+class Run:
+    """Outputs of one turn that came in a row: submitted together, as many events."""
+
+    __slots__ = ("deltas", "lines", "session", "size", "turn")
+
+    def __init__(self, session: str = "", turn: str = "") -> None:
+        self.session = session
+        self.turn = turn
+        self.lines: list[int] = []
+        self.deltas: list[tuple[int, Any]] = []
+        self.size = 0
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message on its way: its line, its size in bytes, what came of it so far."""
 
     line: int
     size: int
     outcome: Receipt | ShadowError
 
+    @property
+    def count(self) -> int:
+        """Lines that it answers."""
+        return 1
 
-class Run:
-    """Outputs of one turn that came in a row: they are submitted together, as many events."""
+    @property
+    def settled(self) -> bool:
+        """Whether the answer is there."""
+        outcome = self.outcome
+        return isinstance(outcome, ShadowError) or outcome.settled
 
-    def __init__(self, session: str = "", turn: str = "") -> None:
-        self.session = session
-        self.turn = turn
-        self.lines: list[tuple[int, int]] = []
-        self.deltas: list[tuple[int, Any]] = []
+    async def replies(self) -> bytes:
+        """The line that answers, once there is an answer."""
+        outcome = self.outcome
+        if not isinstance(outcome, ShadowError):
+            try:
+                accepted = await outcome
+            except ShadowError as error:
+                outcome = error
+            else:
+                reply = {"line": self.line, "ok": True, **asdict(accepted)}
+                return orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE)
+        return _refused(self.line, outcome)
+
+
+@dataclass(slots=True)
+class PendingRun:
+    """A run of outputs on its way."""
+
+    run: Run
+    receipt: RunReceipt
+
+    @property
+    def count(self) -> int:
+        """Lines that it answers."""
+        return len(self.run.lines)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its lines."""
+        return self.run.size
+
+    @property
+    def settled(self) -> bool:
+        """Whether the answers are there."""
+        return self.receipt.settled
+
+    async def replies(self) -> bytes:
+        """The lines that answer, each as ``Pending`` would give it."""
+        lines = self.run.lines
+        try:
+            seqs = await self.receipt
+        except ShadowError as error:
+            # What was refused before it was journaled keeps its own reason.
+            outcomes = self.receipt.outcomes
+            found = [o if isinstance(o, ShadowError) else error for o in outcomes]
+            return b"".join(map(_refused, lines, found))
+        names = orjson.dumps(self.run.session), orjson.dumps(self.run.turn)
+        parts = []
+        for line, outcome in zip(lines, self.receipt.outcomes, strict=True):
+            if isinstance(outcome, ShadowError):
+                parts.append(_refused(line, outcome))
+            else:
+                known, output, event = outcome
+                seq = b"null" if event is None else b"%d" % seqs[event]
+                parts.append(_ACCEPTED % (line, *names, known, output, seq))
+        return b"".join(parts)
+
+
+_ACCEPTED: Final = b'{"line":%d,"ok":true,"session":%b,"turn":%b,"known":%d,"output":%d,"seq":%b}\n'
+
+
+def _refused(line: int, error: ShadowError) -> bytes:
+    refused = {"line": line, "ok": False, "error": error_data(error)}
+    return orjson.dumps(refused, default=repr, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class Feed:
@@ -90,7 +170,7 @@ class Feed:
         self._content = request.content
         self._response = response
         self._run = Run()
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[Pending | PendingRun] = deque()
         self._lines = 0
         self._bytes = 0
         self._ended = False
@@ -119,7 +199,8 @@ class Feed:
                 block = await self._block()
                 await self._turns.next()
                 for raw in self._splitter.take(block):
-                    if line := raw.strip():
+                    line = raw.strip()
+                    if line and not self._take_output(line):
                         await self._take(line)
                     if self._splitter.number % LINES_A_TURN == 0 or len(raw) >= BIG_BYTES:
                         await self._submit_run()
@@ -133,25 +214,39 @@ class Feed:
             self._ended = True
             self._came.set()
 
+    def _take_output(self, line: bytes) -> bool:
+        """Take in a line that lengthens the run, if it does and there is room; whether it did."""
+        size = len(line)
+        if self._lines >= MAX_LINES or self._bytes + size > self._limit:
+            return False
+        value = parse_json(line, what="line")
+        run = self._run
+        if (
+            not is_plain_output(value, line)
+            or value["turn"] != run.turn
+            or value["session"] != run.session
+        ):
+            return False
+        run.lines.append(self._splitter.number)
+        run.deltas.append((value["offset"], value["ids"]))
+        run.size += size
+        self._hold(size)
+        return True
+
     async def _take(self, line: bytes) -> None:
-        """Take in one line's message: into the run, or for itself behind the run.
+        """Take in any line's message: into a run, or for itself behind the run.
 
         Raises:
             BadRequestError: the line is no JSON object: the end of the feed.
         """
         await self._room(len(line))
-        value = parse_object(line, what="line")
-        if is_plain_output(value):
-            session, turn = value["session"], value["turn"]
-            if session != self._run.session or turn != self._run.turn:
-                await self._submit_run()
-                self._run = Run(session, turn)
-            self._run.lines.append((self._splitter.number, len(line)))
-            self._run.deltas.append((value["offset"], value["ids"]))
-            self._hold(len(line))
+        await self._submit_run()
+        value = parse_json(line, what="line")
+        if is_plain_output(value, line):
+            self._run = Run(value["session"], value["turn"])
+            self._take_output(line)
         else:
-            await self._submit_run()
-            outcome = await self._outcome(value)
+            outcome = await self._outcome(checked_object(value, line, what="line"))
             self._hold(len(line))
             self._put(Pending(self._splitter.number, len(line), outcome))
 
@@ -160,13 +255,12 @@ class Feed:
         if not run.lines:
             return
         self._run = Run(run.session, run.turn)
-        outcomes: Sequence[Receipt | ShadowError]
         try:
-            outcomes = await self._sessions.outputs(run.session, run.turn, run.deltas)
+            receipt = await self._sessions.outputs(run.session, run.turn, run.deltas)
         except ShadowError as error:
-            outcomes = [error] * len(run.lines)
-        for (number, size), outcome in zip(run.lines, outcomes, strict=True):
-            self._put(Pending(number, size, outcome))
+            receipt = RunReceipt([error] * len(run.lines), None, is_new=False)
+        run.deltas.clear()
+        self._put(PendingRun(run, receipt))
 
     async def _outcome(self, value: dict[str, Any]) -> Receipt | ShadowError:
         try:
@@ -228,7 +322,7 @@ class Feed:
         self._lines += 1
         self._bytes += size
 
-    def _put(self, pending: Pending) -> None:
+    def _put(self, pending: Pending | PendingRun) -> None:
         self._pending.append(pending)
         self._came.set()
 
@@ -241,15 +335,16 @@ class Feed:
                 await self._came.wait()
                 continue
             replies: list[bytes] = []
-            size = 0
-            while self._pending and len(replies) < REPLIES_A_TURN:
-                if replies and not _is_settled(self._pending[0]):
+            count = size = 0
+            while self._pending and count < REPLIES_A_TURN:
+                if replies and not self._pending[0].settled:
                     break
                 pending = self._pending.popleft()
-                replies.append(await _reply(pending))
+                replies.append(await pending.replies())
+                count += pending.count
                 size += pending.size
             await self._response.write(b"".join(replies))
-            self._lines -= len(replies)
+            self._lines -= count
             self._bytes -= size
             self._went.set()
             await asyncio.sleep(0)
@@ -260,31 +355,3 @@ class Feed:
             async with asyncio.timeout(LINGER_S):
                 while await self._content.readany():
                     pass
-
-
-def _is_settled(pending: Pending) -> bool:
-    outcome = pending.outcome
-    return isinstance(outcome, ShadowError) or outcome.future is None or outcome.future.done()
-
-
-async def _reply(pending: Pending) -> bytes:
-    """The line that answers, once there is an answer."""
-    outcome = pending.outcome
-    if not isinstance(outcome, ShadowError):
-        try:
-            accepted = await outcome
-        except ShadowError as error:
-            outcome = error
-        else:
-            reply = {
-                "line": pending.line,
-                "ok": True,
-                "session": accepted.session,
-                "turn": accepted.turn,
-                "known": accepted.known,
-                "output": accepted.output,
-                "seq": accepted.seq,
-            }
-            return orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE)
-    refused = {"line": pending.line, "ok": False, "error": error_data(outcome)}
-    return orjson.dumps(refused, default=repr, option=orjson.OPT_APPEND_NEWLINE)

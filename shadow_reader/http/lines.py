@@ -31,15 +31,12 @@ class LineSplitter:
         first, *rest = block.split(b"\n")
         self._begun += first
         if rest or not block:
-            yield self._whole(self._begun)
-            for line in rest[:-1]:
-                yield self._whole(line)
-            self._begun = bytearray(rest[-1] if rest else b"")
+            begun, self._begun = bytes(self._begun), bytearray(rest.pop() if rest else b"")
+            for line in (begun, *rest):
+                self.number += 1
+                if len(line) > self._limit:
+                    raise too_large("line", len(line), self._limit)
+                yield line
         if len(self._begun) > self._limit:
-            self._whole(self._begun)
-
-    def _whole(self, line: bytes | bytearray) -> bytes:
-        self.number += 1
-        if len(line) > self._limit:
-            raise too_large("line", len(line), self._limit)
-        return bytes(line)
+            self.number += 1
+            raise too_large("line", len(self._begun), self._limit)

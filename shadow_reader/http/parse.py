@@ -32,12 +32,29 @@ def parse_object(raw: bytes, *, what: str = "body") -> dict[str, Any]:
     """
     if not raw:
         return {}
+    return checked_object(parse_json(raw, what=what), raw, what=what)
+
+
+def parse_json(raw: bytes, *, what: str) -> object:
+    """Any JSON value.
+
+    Raises:
+        BadRequestError: not JSON.
+    """
     try:
-        value = orjson.loads(raw)
+        return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise BadRequestError(
             f"{what} is not JSON: {error}", field=what, line=error.lineno, column=error.colno
         ) from None
+
+
+def checked_object(value: object, raw: bytes, *, what: str) -> dict[str, Any]:
+    """``value``, parsed from ``raw``, if it is an object that gives no key twice.
+
+    Raises:
+        BadRequestError: it is not.
+    """
     if type(value) is not dict:
         raise BadRequestError(
             f"{what} must be a JSON object, not {_json_type(value)}",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from shadow_reader.events import types as t
+from shadow_reader.events.outputs import Outcome
 from shadow_reader.events.view import SessionView
+
+Committing: TypeAlias = "asyncio.Future[range] | asyncio.Future[t.Entry]"
+"""A submission on its way: gives the seqs of its entries, or the entry that an erasure left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,10 @@ class LiveSession:
     loaded_s: float
     message: int = 0
     inflight: int = 0
-    last: asyncio.Future[tuple[t.Entry, ...]] | None = None
+    last: Committing | None = None
 
     @property
-    def erasing(self) -> asyncio.Future[tuple[t.Entry, ...]] | None:
+    def erasing(self) -> Committing | None:
         """The erasure that is on its way: nothing may be decided until it is done."""
         return self.last if self.tentative is None and self.inflight else None
 
@@ -84,20 +88,54 @@ class Receipt:
     Cancelling whoever awaits does not take the message back.
 
     Attributes:
-        entry: which entry of the submission is the message's last; None when it said nothing new.
+        future: of the commit that the acknowledgement waits for; None: there is none.
+        is_new: whether the commit is of this message, and not of one that it repeats.
     """
 
     accepted: Accepted
-    future: asyncio.Future[tuple[t.Entry, ...]] | None
-    entry: int | None
+    future: Committing | None
+    is_new: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether awaiting it gives its result at once."""
+        return self.future is None or self.future.done()
 
     def __await__(self) -> Generator[Any, None, Accepted]:
         if self.future is None:
             return self.accepted
         if not self.future.done():
             yield from asyncio.shield(self.future).__await__()
-        entries = self.future.result()
-        if self.entry is None:
+        committed = self.future.result()
+        if not self.is_new:
             return self.accepted
-        a = self.accepted
-        return Accepted(a.session, a.turn, a.known, a.output, entries[self.entry].seq)
+        assert isinstance(committed, range)
+        return replace(self.accepted, seq=committed[-1])
+
+
+@dataclass(slots=True)
+class RunReceipt:
+    """What a run of outputs gives: ``await`` it for the seqs of its events.
+
+    Attributes:
+        outcomes: what became of each output of the run.
+        is_new: as in ``Receipt``.
+    """
+
+    outcomes: list[Outcome]
+    future: Committing | None
+    is_new: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether awaiting it gives its result at once."""
+        return self.future is None or self.future.done()
+
+    def __await__(self) -> Generator[Any, None, range]:
+        """Seqs of the new events; none where nothing was new."""
+        if self.future is None:
+            return range(0)
+        if not self.future.done():
+            yield from asyncio.shield(self.future).__await__()
+        committed = self.future.result()
+        return committed if self.is_new and isinstance(committed, range) else range(0)

@@ -19,10 +19,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from shadow_reader.clock import Clock
-from shadow_reader.errors import BusyError, NotFoundError, ShadowError
+from shadow_reader.errors import BusyError, NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import (
     Limits,
@@ -34,12 +35,13 @@ from shadow_reader.events.decide import (
     decide_question,
 )
 from shadow_reader.events.fold import fold, fold_all
-from shadow_reader.events.ids import EMPTY, Ids, checked_ids
+from shadow_reader.events.ids import EMPTY, Ids, checked_ids, checked_lists
 from shadow_reader.events.journal import Journal
+from shadow_reader.events.outputs import take_outputs
 from shadow_reader.events.view import SessionView
-from shadow_reader.shadow.live import Accepted, Erased, LiveSession, Receipt
+from shadow_reader.shadow.live import Accepted, Committing, Erased, LiveSession, Receipt, RunReceipt
 
-__all__ = ["Accepted", "Erased", "LiveSession", "Receipt", "Sessions"]
+__all__ = ["Accepted", "Erased", "LiveSession", "Receipt", "RunReceipt", "Sessions"]
 
 log = logging.getLogger(__name__)
 
@@ -103,38 +105,22 @@ class Sessions:
 
     async def outputs(
         self, session: str, turn: str, deltas: Sequence[tuple[int, object]]
-    ) -> list[Receipt | ShadowError]:
+    ) -> RunReceipt:
         """Several outputs of one turn: each is decided as ``output`` would, all commit together."""
+        lists = checked_lists(
+            [ids for _, ids in deltas], field="ids", vocabulary=self.limits.vocabulary
+        )
+        checked = [(offset, ids) for (offset, _), ids in zip(deltas, lists, strict=True)]
         live = await self._heard(session)
         at = self.clock.wall()
-        view = live.tentative
-        drafts: list[t.Draft] = []
-        found: list[tuple[Accepted, int | None] | ShadowError] = []
-        for offset, ids in deltas:
-            try:
-                new = checked_ids(ids, field="ids", vocabulary=self.limits.vocabulary)
-                events = decide_output(view, turn=turn, offset=offset, ids=new, limits=self.limits)
-            except ShadowError as error:
-                found.append(error)
-                continue
-            for event in events:
-                draft = t.Draft(at, session, turn, event)
-                view = fold(view, draft)
-                drafts.append(draft)
-            assert view is not None
-            accepted = Accepted(session, turn, len(view.known), view.output_length, None)
-            found.append((accepted, len(drafts) - 1 if events else None))
+        run = take_outputs(live.tentative, checked, at=at, turn=turn, limits=self.limits)
         future = live.last if live.inflight else None
-        if drafts:
+        if run.events:
+            drafts = [t.Draft(at, session, turn, event) for event in run.events]
             future = asyncio.ensure_future(self.journal.submit(drafts))
-            self._track(live, view, future)
-        self.messages += len(found)
-        live.message = self.messages
-        live.heard_s = self.clock.monotonic()
-        return [
-            item if isinstance(item, ShadowError) else Receipt(item[0], future, item[1])
-            for item in found
-        ]
+            self._track(live, run.view, future)
+        self._took(live, len(deltas))
+        return RunReceipt(run.outcomes, future, bool(run.events))
 
     async def end(
         self, session: str, turn: str, *, reason: t.EndReason = "stop", produced: int | None = None
@@ -171,8 +157,7 @@ class Sessions:
         future = asyncio.ensure_future(self.journal.erase(draft))
         self._track(live, None, future)
         live.durable = None
-        entries = await asyncio.shield(future)
-        event = entries[-1].event
+        event = (await asyncio.shield(future)).event
         assert isinstance(event, t.SessionErased)
         return Erased(session, event.event_count, event.id_count)
 
@@ -301,32 +286,35 @@ class Sessions:
     def _accept(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
         """Submit what a message of the world's means; a refused one counts as not heard."""
         receipt = self._submit(live, turn, events)
-        self.messages += 1
+        self._took(live, 1)
+        return receipt
+
+    def _took(self, live: LiveSession, messages: int) -> None:
+        self.messages += messages
         live.message = self.messages
         live.heard_s = self.clock.monotonic()
-        return receipt
 
     def _submit(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
         if not events:
-            return Receipt(_accepted(live, turn), live.last if live.inflight else None, None)
+            return Receipt(_accepted(live, turn), live.last if live.inflight else None, False)
         at = self.clock.wall()
         drafts = [t.Draft(at, live.session, _turn_of(live, turn, event), event) for event in events]
         view = fold_all(live.tentative, drafts)
         future = asyncio.ensure_future(self.journal.submit(drafts))
         self._track(live, view, future)
-        return Receipt(_accepted(live, turn), future, -1)
+        return Receipt(_accepted(live, turn), future, True)
 
     def _track(
         self,
         live: LiveSession,
         view: SessionView | None,
-        future: asyncio.Future[tuple[t.Entry, ...]],
+        future: Committing,
     ) -> None:
         live.tentative = view
         live.inflight += 1
         live.last = future
 
-        def done(finished: asyncio.Future[tuple[t.Entry, ...]]) -> None:
+        def done(finished: asyncio.Future[Any]) -> None:
             live.inflight -= 1
             if finished.cancelled() or finished.exception() is not None:
                 return

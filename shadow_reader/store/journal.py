@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, cast
 
 from shadow_reader.errors import JournalError
 from shadow_reader.events.journal import JournalStats
@@ -27,7 +27,7 @@ from shadow_reader.store.faults import from_sqlite
 from shadow_reader.store.lock import WriterLock
 from shadow_reader.store.queue import Promise, WriteQueue
 from shadow_reader.store.reader import JournalReader
-from shadow_reader.store.submission import Append, Erasure, Submission
+from shadow_reader.store.submission import Append, Erasure, Result, Submission
 from shadow_reader.store.wal import LogKeeper
 from shadow_reader.store.writer import EventWriter, Written
 
@@ -54,7 +54,7 @@ class SqliteJournal(JournalReader):
         self._parts = parts
         sizes = _sizes(path)
         self._log = LogKeeper(parts.writer, parts.side, size=sizes[1], scrub=parts.events.scrub)
-        self._queue: WriteQueue[Submission, tuple[Entry, ...]] = WriteQueue(
+        self._queue: WriteQueue[Submission, Result] = WriteQueue(
             self._commit, limit=limit, limit_bytes=limit_bytes
         )
         self._last_seq = parts.events.last_seq
@@ -99,12 +99,13 @@ class SqliteJournal(JournalReader):
         """See ``Journal.room``."""
         await self._queue.room()
 
-    def submit(self, drafts: Sequence[Draft]) -> Promise[tuple[Entry, ...]]:
+    def submit(self, drafts: Sequence[Draft]) -> Promise[range]:
         """See ``Journal.submit``."""
         append = Append.of(drafts)
-        return self._queue.submit(append, events=len(append.drafts), size=append.size)
+        promise = self._queue.submit(append, events=len(append.drafts), size=append.size)
+        return cast(Promise[range], promise)
 
-    def erase(self, draft: Draft) -> Promise[tuple[Entry, ...]]:
+    def erase(self, draft: Draft) -> Promise[Entry]:
         """See ``Journal.erase``.
 
         The rows go in one transaction in their turn. Then the log is emptied; while another
@@ -112,7 +113,7 @@ class SqliteJournal(JournalReader):
         """
         erasure = Erasure.of(draft)
         written = self._queue.submit(erasure, events=1, size=erasure.size)
-        promise: Promise[tuple[Entry, ...]] = Promise(loop=asyncio.get_running_loop())
+        promise: Promise[Entry] = Promise(loop=asyncio.get_running_loop())
         written.add_done_callback(partial(self._erased, promise))
         return promise
 
@@ -147,7 +148,7 @@ class SqliteJournal(JournalReader):
             stack.push_async_callback(super().close)
             stack.push_async_callback(self._queue.close)
 
-    async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
+    async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
         await self._log.bounded()
         try:
             written, sizes = await self._parts.writer.run(partial(self._write, group))
@@ -158,7 +159,7 @@ class SqliteJournal(JournalReader):
         self._events += written.events
         self._bytes = sum(sizes)
         self._log.committed(written.pages)
-        return written.entries
+        return written.results
 
     def _write(
         self, group: Sequence[Submission], _db: sqlite3.Connection
@@ -167,15 +168,15 @@ class SqliteJournal(JournalReader):
 
     def _erased(
         self,
-        promise: Promise[tuple[Entry, ...]],
-        written: asyncio.Future[tuple[Entry, ...]],
+        promise: Promise[Entry],
+        written: asyncio.Future[Result],
     ) -> None:
         if written.cancelled():
             asyncio.Future.cancel(promise)
         elif (error := written.exception()) is not None:
             promise.fail(error)
         else:
-            self._log.clean(promise, written.result())
+            self._log.clean(promise, cast(Entry, written.result()))
 
 
 async def _open_parts(path: Path, durability: Durability) -> _Parts:

@@ -9,7 +9,7 @@ import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from typing import cast
 
 from shadow_reader.errors import JournalFullError, ShutDownError
 from shadow_reader.events.codec import encode, kind_of
@@ -18,7 +18,7 @@ from shadow_reader.events.journal import JournalStats, SessionRow
 from shadow_reader.events.types import Draft, Entry, SessionErased
 from shadow_reader.store.query import PAGE_ROWS, EntryQuery, Page, Span
 from shadow_reader.store.queue import Promise, WriteQueue
-from shadow_reader.store.submission import Append, Erasure, Submission, row_size
+from shadow_reader.store.submission import Append, Erasure, Result, Submission, row_size
 
 
 class MemoryJournal:
@@ -45,7 +45,7 @@ class MemoryJournal:
         self._commits = 0
         self._events = 0
         self._closed = False
-        self._queue: WriteQueue[Submission, tuple[Entry, ...]] = WriteQueue(
+        self._queue: WriteQueue[Submission, Result] = WriteQueue(
             self._commit, limit=pending_limit, limit_bytes=pending_bytes
         )
 
@@ -53,15 +53,16 @@ class MemoryJournal:
         """See ``Journal.room``."""
         await self._queue.room()
 
-    def submit(self, drafts: Sequence[Draft]) -> Promise[tuple[Entry, ...]]:
+    def submit(self, drafts: Sequence[Draft]) -> Promise[range]:
         """See ``Journal.submit``."""
         append = Append.of(drafts)
-        return self._queue.submit(append, events=len(append.drafts), size=append.size)
+        promise = self._queue.submit(append, events=len(append.drafts), size=append.size)
+        return cast(Promise[range], promise)
 
-    def erase(self, draft: Draft) -> Promise[tuple[Entry, ...]]:
+    def erase(self, draft: Draft) -> Promise[Entry]:
         """See ``Journal.erase``."""
         erasure = Erasure.of(draft)
-        return self._queue.submit(erasure, events=1, size=erasure.size)
+        return cast(Promise[Entry], self._queue.submit(erasure, events=1, size=erasure.size))
 
     def on_failure(self, listener: Callable[[], None]) -> None:
         """See ``Journal.on_failure``."""
@@ -143,7 +144,7 @@ class MemoryJournal:
                 return Page(found, query.rest(span, entry.seq))
         return Page(found, None)
 
-    async def _commit(self, group: Sequence[Submission]) -> Sequence[tuple[Entry, ...]]:
+    async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
         await asyncio.sleep(0)
         added = sum(item.size for item in group if isinstance(item, Append))
         if self.limit_bytes is not None and self._bytes + added > self.limit_bytes:
@@ -156,10 +157,13 @@ class MemoryJournal:
         self._commits += 1
         return [self._take(item) for item in group]
 
-    def _take(self, item: Submission) -> tuple[Entry, ...]:
-        if isinstance(item, Append):
-            return tuple(self._add(draft) for draft in item.drafts)
-        return (self._erase(item.draft),)
+    def _take(self, item: Submission) -> Result:
+        if isinstance(item, Erasure):
+            return self._erase(item.draft)
+        first = self._last_seq + 1
+        for draft in item.drafts:
+            self._add(draft)
+        return range(first, self._last_seq + 1)
 
     def _add(self, draft: Draft) -> Entry:
         self._last_seq += 1
@@ -181,7 +185,7 @@ class MemoryJournal:
         self._bytes -= sum(map(row_size, rows))
         self._counts[draft.session] = 0
         ids = sum(len(row.ids or b"") for row in rows) // ID_BYTES
-        entry = self._add(replace(draft, event=SessionErased(len(gone), ids)))
+        entry = self._add(draft._replace(event=SessionErased(len(gone), ids)))
         del self._sessions[draft.session]
         return entry
 

@@ -37,11 +37,19 @@ class Append:
         """
         assert drafts, "an append has an event"
         rows = []
+        size = len(drafts) * ROW_BYTES
+        checked = None
         for draft in drafts:
-            assert not isinstance(draft.event, t.SessionErased), "a session is erased by erase()"
-            check_envelope(draft)
-            rows.append(encode(draft.event))
-        return cls(tuple(drafts), tuple(rows), sum(map(row_size, rows)))
+            event = draft.event
+            envelope = draft.at, draft.session, draft.turn, type(event)
+            if envelope != checked:
+                assert type(event) is not t.SessionErased, "a session is erased by erase()"
+                check_envelope(draft)
+                checked = envelope
+            row = encode(event)
+            size += len(row.data) + len(row.ids or b"")
+            rows.append(row)
+        return cls(tuple(drafts), tuple(rows), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Erasure:
 
 
 Submission: TypeAlias = Append | Erasure
+Result: TypeAlias = range | t.Entry
+"""What became of it: the seqs of an append's entries, or the entry that an erasure left."""
 
 
 def check_envelope(draft: t.Draft) -> None:

@@ -84,7 +84,7 @@ class LogKeeper:
         self._side = side
         self._length = LogLength(size)
         self._copy_at = float(LOG_BYTES)
-        self._unclean: list[tuple[Promise[tuple[Entry, ...]], tuple[Entry, ...]]] = []
+        self._unclean: list[tuple[Promise[Entry], Entry]] = []
         self._copying: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -100,9 +100,9 @@ class LogKeeper:
         if self._copying is not None and self._length.bytes >= WAIT_AT * LOG_BYTES:
             await asyncio.wait({self._copying})
 
-    def clean(self, promise: Promise[tuple[Entry, ...]], entries: tuple[Entry, ...]) -> None:
+    def clean(self, promise: Promise[Entry], entry: Entry) -> None:
         """Keep ``promise`` once the log was emptied of all that is committed now."""
-        self._unclean.append((promise, entries))
+        self._unclean.append((promise, entry))
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean(), name="journal erasure")
 
@@ -161,8 +161,8 @@ class LogKeeper:
             return False
 
     def _keep_promises(self, count: int) -> None:
-        for promise, entries in self._unclean[:count]:
-            promise.set_result(entries)
+        for promise, entry in self._unclean[:count]:
+            promise.set_result(entry)
         del self._unclean[:count]
 
     def _give_up(self) -> None:

@@ -1,6 +1,6 @@
 """Writes groups of submissions, each group one transaction; lives on the writer's thread.
 
-Law: a group is in the file whole, and its entries are returned, or an error is raised and nothing
+Law: a group is in the file whole, and its results are returned, or an error is raised and nothing
 of it is there, not even for a reader who recovers the write-ahead log after a crash.
 
 Rows go in by statements of many rows each: every statement lets the interpreter's lock go and has
@@ -17,7 +17,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from shadow_reader.events import types as t
@@ -26,7 +25,7 @@ from shadow_reader.events.ids import ID_BYTES
 from shadow_reader.store import reclaim
 from shadow_reader.store.connection import empty_log
 from shadow_reader.store.keys import NO_NAME, Keys, SessionKey
-from shadow_reader.store.submission import ROW_BYTES, Erasure, Submission
+from shadow_reader.store.submission import ROW_BYTES, Erasure, Result, Submission
 
 _STATEMENT_ROWS: Final = (256, 64, 16, 4, 1)
 _ROW_CELLS: Final = 7
@@ -56,13 +55,13 @@ class Written(NamedTuple):
     """A committed group.
 
     Attributes:
-        entries: each submission's entries.
+        results: what became of each submission.
         last_seq: the newest seq.
         events: how many events.
         pages: how many pages were written, about.
     """
 
-    entries: list[tuple[t.Entry, ...]]
+    results: list[Result]
     last_seq: int
     events: int
     pages: int
@@ -89,7 +88,7 @@ class EventWriter:
         first = self.last_seq
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            entries = [self._take(submission) for submission in group]
+            results = [self._take(submission) for submission in group]
             self._flush()
             sessions = len(self._changed)
             self._update_sessions()
@@ -100,7 +99,7 @@ class EventWriter:
         self._keys.trim()
         size = sum(submission.size for submission in group)
         pages = _COMMIT_PAGES + sessions + size // _PAGE_BYTES
-        return Written(entries, self.last_seq, self.last_seq - first, pages)
+        return Written(results, self.last_seq, self.last_seq - first, pages)
 
     def scrub(self, db: sqlite3.Connection) -> bool:
         """Empty the log of what was erased, dead rows' room taken back when that is due.
@@ -113,18 +112,16 @@ class EventWriter:
                 reclaim.reclaim(db)
         return empty_log(db)
 
-    def _take(self, submission: Submission) -> tuple[t.Entry, ...]:
+    def _take(self, submission: Submission) -> Result:
         if isinstance(submission, Erasure):
-            return (self._erase(submission.draft),)
+            return self._erase(submission.draft)
         return self._add(submission.drafts, submission.rows)
 
-    def _add(self, drafts: Sequence[t.Draft], rows: Sequence[Row]) -> tuple[t.Entry, ...]:
+    def _add(self, drafts: Sequence[t.Draft], rows: Sequence[Row]) -> range:
         lines, cells = self._keys.lines, self._cells
-        seq = self.last_seq
-        entries = []
-        for draft, (kind, version, data, ids) in zip(drafts, rows, strict=True):
+        seq = first = self.last_seq
+        for (at, name, turn, _), (kind, version, data, ids) in zip(drafts, rows, strict=True):
             seq += 1
-            at, name, turn = draft.at, draft.session, draft.turn
             line = lines.get((name, turn)) or self._keys.line(name, turn, seq)
             session = line.session
             if not session.new_events:
@@ -133,9 +130,8 @@ class EventWriter:
             session.last_seq, session.last_at, session.erased = seq, at, False
             key = self._keys.kind(kind, version)
             cells += (seq, at, session.key, line.turn, key, data, ids)
-            entries.append(t.Entry(at, name, turn, draft.event, seq))
         self.last_seq = seq
-        return tuple(entries)
+        return range(first + 1, seq + 1)
 
     def _erase(self, draft: t.Draft) -> t.Entry:
         self._flush()
@@ -149,9 +145,9 @@ class EventWriter:
         )
         self._keys.forget_session(draft.session)
         erased = t.SessionErased(events, ids // ID_BYTES)
-        (entry,) = self._add([replace(draft, event=erased)], [encode(erased)])
+        (seq,) = self._add([draft._replace(event=erased)], [encode(erased)])
         self._keys.session(draft.session).erased = True
-        return entry
+        return t.Entry(draft.at, draft.session, draft.turn, erased, seq)
 
     def _flush(self) -> None:
         cells, start = self._cells, 0

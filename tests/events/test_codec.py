@@ -9,8 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shadow_reader.errors import InvalidInputError, JournalFormatError, UnknownEventError
+from shadow_reader.events import codec
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import KINDS, UPCASTERS, VERSIONS, Row, decode, encode, kind_of
 from shadow_reader.events.ids import Ids
@@ -164,3 +167,11 @@ def test_a_field_of_a_new_type_needs_a_check() -> None:
 
     with pytest.raises(TypeError, match="complex"):
         checks_of(Strange)
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 2**32 - 1), max_size=3))
+def test_the_short_way_of_an_output_writes_what_the_long_one_does(
+    offset: int, ids: list[int]
+) -> None:
+    event = t.Output(offset, Ids.of(ids))
+    assert encode(event) == codec._encode(event)

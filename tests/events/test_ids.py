@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from shadow_reader.errors import InvalidInputError
-from shadow_reader.events.ids import EMPTY, Ids, checked_ids
+from shadow_reader.events.ids import EMPTY, Ids, checked_ids, checked_lists
 
 # few values, so that what is appended to a shared buffer often agrees with what is there already
 few_ids = st.lists(st.integers(0, 2), max_size=80)
@@ -43,6 +44,24 @@ class SharedBuffers(RuleBasedStateMachine):
     def take(self, base: tuple[Ids, list[int]], data: st.DataObject) -> tuple[Ids, list[int]]:
         length = data.draw(st.integers(0, len(base[1])))
         return self._made(base[0].take(length), base[1][:length])
+
+    @rule(target=values, base=values, data=st.data())
+    def window(self, base: tuple[Ids, list[int]], data: st.DataObject) -> tuple[Ids, list[int]]:
+        start = data.draw(st.integers(0, len(base[1])))
+        stop = data.draw(st.integers(start, len(base[1])))
+        return self._made(base[0].window(start, stop), base[1][start:stop])
+
+    @rule(target=values, base=values, cuts=st.lists(st.integers(0, 80), max_size=4))
+    def join_of_its_parts(
+        self, base: tuple[Ids, list[int]], cuts: list[int]
+    ) -> tuple[Ids, list[int]]:
+        places = sorted({0, len(base[1]), *(cut for cut in cuts if cut < len(base[1]))})
+        parts = [base[0].window(start, stop) for start, stop in pairwise(places)]
+        return self._made(Ids.join(parts), base[1])
+
+    @rule(target=values, one=values, two=values)
+    def join(self, one: tuple[Ids, list[int]], two: tuple[Ids, list[int]]) -> tuple[Ids, list[int]]:
+        return self._made(Ids.join([one[0], two[0]]), one[1] + two[1])
 
     @rule(target=values, base=values, more=values)
     def extend(
@@ -157,3 +176,24 @@ def test_no_ids_at_all_are_refused_where_one_is_needed() -> None:
     with pytest.raises(InvalidInputError) as caught:
         checked_ids([], field="choices", vocabulary=100, empty_ok=False)
     assert caught.value.details == {"field": "choices", "found": 0, "limit": 1}
+
+
+wire_values = st.lists(st.integers(-1, 101) | st.sampled_from([True, 1.0, "1", None]), max_size=3)
+
+
+@given(st.lists(wire_values | st.lists(st.integers(0, 100), max_size=3) | st.just("no list")))
+def test_many_lists_are_checked_as_each_alone(lists: list[object]) -> None:
+    found = checked_lists(lists, field="ids", vocabulary=101)
+    for values, checked in zip(lists, found, strict=True):
+        if isinstance(checked, InvalidInputError):
+            with pytest.raises(InvalidInputError) as alone:
+                checked_ids(values, field="ids", vocabulary=101)
+            assert (checked.message, checked.details) == (alone.value.message, alone.value.details)
+        else:
+            assert checked == checked_ids(values, field="ids", vocabulary=101)
+
+
+def test_parts_that_lie_in_a_row_are_joined_without_a_copy() -> None:
+    whole = Ids.of(range(100))
+    parts = [whole.window(n, n + 10) for n in range(20, 60, 10)]
+    assert np.shares_memory(Ids.join(parts).array(), whole.array())

@@ -77,20 +77,30 @@ FIELD_VALUES = st.one_of(
 @example({"kind": "output", "session": "s" * 201, "turn": "t", "offset": 0, "ids": [1]})
 @example({"kind": "output", "session": "s", "turn": "t", "offset": -1, "ids": [1]})
 def test_the_fast_look_at_an_output_agrees_with_its_model(value: dict[str, Any]) -> None:
+    is_plain = is_plain_output(value, json.dumps(value).encode())
     try:
         message = FEED_MESSAGE.validate_python(value)
     except ValidationError:
-        assert not is_plain_output(value)
+        assert not is_plain
     else:
-        assert is_plain_output(value) == isinstance(message, OutputMessage)
+        names = '"' in value["session"] + value.get("turn", "")  # escaped: the model looks at it
+        assert is_plain == (isinstance(message, OutputMessage) and not names)
+
+
+@pytest.mark.parametrize("key", ["kind", "session", "turn", "offset", "ids"])
+def test_the_fast_look_sees_a_key_given_twice(key: str) -> None:
+    value = {"kind": "output", "session": "s", "turn": "t", "offset": 0, "ids": [1]}
+    raw = json.dumps(value)
+    assert is_plain_output(value, raw.encode())
+    doubled = f'{{"{key}": {json.dumps(value[key])}, {raw[1:]}'
+    assert not is_plain_output(json.loads(doubled), doubled.encode())
 
 
 @given(st.dictionaries(st.sampled_from(["offset", "ids", "x"]), FIELD_VALUES, max_size=3))
 def test_a_body_gives_its_model_or_a_typed_error_that_is_json(value: dict[str, Any]) -> None:
     error = refusal(json.dumps(value).encode())
-    fits = value.keys() == {"offset", "ids"} and is_plain_output(
-        {"kind": "output", "session": "s", "turn": "t", **value}
-    )
+    whole = {"kind": "output", "session": "s", "turn": "t", **value}
+    fits = value.keys() == {"offset", "ids"} and is_plain_output(whole, json.dumps(whole).encode())
     assert (error is None) == fits
     if error is not None:
         assert error.status in (400, 422)

@@ -12,7 +12,7 @@ from shadow_reader.clock import ManualClock
 from shadow_reader.errors import ShadowError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
-from shadow_reader.shadow.sessions import Accepted, Receipt, Sessions
+from shadow_reader.shadow.sessions import Accepted, Sessions
 from shadow_reader.store.memory import MemoryJournal
 
 LIMITS = Limits(vocabulary=100, context_ids=24, question_ids=8, open_questions=3)
@@ -24,29 +24,25 @@ GROWING = st.lists(st.integers(0, 4), max_size=8).map(
 )
 
 
-async def said(outcome: Receipt | ShadowError) -> Any:
-    """What a caller sees of one output."""
-    try:
-        if isinstance(outcome, ShadowError):
-            raise outcome
-        return await outcome
-    except ShadowError as error:
-        return type(error), error.message, error.details
-
-
 async def one_by_one(sessions: Sessions, deltas: list[tuple[int, Any]]) -> list[Any]:
-    found = []
+    found: list[Any] = []
     for offset, ids in deltas:
         try:
-            receipt: Receipt | ShadowError = await sessions.output("s", "t", offset=offset, ids=ids)
+            found.append(await (await sessions.output("s", "t", offset=offset, ids=ids)))
         except ShadowError as error:
-            receipt = error
-        found.append(await said(receipt))
+            found.append((type(error), error.message, error.details))
     return found
 
 
 async def in_a_row(sessions: Sessions, deltas: list[tuple[int, Any]]) -> list[Any]:
-    return [await said(outcome) for outcome in await sessions.outputs("s", "t", deltas)]
+    receipt = await sessions.outputs("s", "t", deltas)
+    seqs = await receipt
+    return [
+        (type(outcome), outcome.message, outcome.details)
+        if isinstance(outcome, ShadowError)
+        else Accepted("s", "t", *outcome[:2], None if outcome[2] is None else seqs[outcome[2]])
+        for outcome in receipt.outcomes
+    ]
 
 
 async def history(deltas: list[tuple[int, Any]], ended: bool, how: Any) -> Any:
@@ -77,8 +73,8 @@ async def test_each_knows_its_own_entry() -> None:
     journal = MemoryJournal()
     sessions = Sessions(journal, ManualClock(), LIMITS, 4)
     await (await sessions.prompt("s", [1], turn="t"))
-    receipts = await sessions.outputs("s", "t", [(0, [5]), (0, [5]), (3, [9]), (1, [6, 7])])
-    found = [await said(receipt) for receipt in receipts]
+    deltas: list[tuple[int, object]] = [(0, [5]), (0, [5]), (3, [9]), (1, [6, 7])]
+    found = await in_a_row(sessions, deltas)
     assert [a.seq for a in found if isinstance(a, Accepted)] == [3, None, 4]
     assert [a.output for a in found if isinstance(a, Accepted)] == [1, 1, 3]
     events = [entry.event async for entry in journal.entries(kinds=["output"])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.sessions import Accepted, Receipt, Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
+from shadow_reader.store.submission import Erasure, Result, Submission
 from tests.fakes import (
     CONTEXT_IDS,
     EFFORT,
@@ -769,6 +770,18 @@ def test_no_history_of_failing_commits_loses_or_invents_anything(
     run_virtual(play())
 
 
+def committed(group: Sequence[Submission], results: Sequence[Result]) -> Iterator[t.Entry]:
+    """What a group left in the journal, erased since or not."""
+    for item, result in zip(group, results, strict=True):
+        if isinstance(item, Erasure):
+            assert isinstance(result, t.Entry)
+            yield result
+        else:
+            assert isinstance(result, range)
+            for draft, seq in zip(item.drafts, result, strict=True):
+                yield t.Entry(*draft, seq)
+
+
 class WholeJournal(FlakyJournal):
     """Remembers every commit, erased or not, to compare acknowledgements with."""
 
@@ -776,9 +789,9 @@ class WholeJournal(FlakyJournal):
         super().__init__(pending_limit=pending_limit, commit_s=commit_s)
         self.views: dict[str, list[tuple[int, SessionView | None]]] = {}
 
-    async def _commit(self, group: Any) -> Any:
+    async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
         results = await super()._commit(group)
-        for entry in (entry for entries in results for entry in entries):
+        for entry in committed(group, results):
             past = self.views.setdefault(entry.session, [(0, None)])
             past.append((entry.seq, fold(past[-1][1], entry)))
         return results

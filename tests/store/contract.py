@@ -71,9 +71,9 @@ class JournalContract:
         second = journal.submit(drafts[3:4])
         third = journal.submit(drafts[4:])
         committed = [*await third, *await second, *await first]
-        assert sorted(e.seq for e in committed) == [1, 2, 3, 4, 5]
+        assert committed == [5, 4, 1, 2, 3]
         assert await everything(journal) == [entry(d, n + 1) for n, d in enumerate(drafts)]
-        assert await first == tuple(entry(d, n + 1) for n, d in enumerate(drafts[:3]))
+        assert await first == range(1, 4)
 
     async def test_a_future_is_done_when_its_entries_can_be_read_and_counted(
         self, journal: Journal
@@ -119,7 +119,7 @@ class JournalContract:
         ):
             with pytest.raises(InvalidInputError):
                 journal.submit([output("a", 1), bad])
-        assert [e.seq for e in await good] == [1]
+        assert list(await good) == [1]
         assert await seqs(journal) == [1]
         assert journal.stats().pending == 0
 
@@ -153,7 +153,7 @@ class JournalContract:
             with pytest.raises(JournalError):
                 await journal.submit([opened("new"), output("new", 0, turn="new")])
         await house.mend(journal)
-        assert [e.seq for e in await journal.submit([output("new", 0, turn="new")])] == [2]
+        assert list(await journal.submit([output("new", 0, turn="new")])) == [2]
         assert await everything(journal) == [
             entry(output("a", 0), 1),
             entry(output("new", 0, turn="new"), 2),
@@ -287,7 +287,7 @@ class JournalContract:
     async def test_cancelling_a_waiter_cancels_nothing(self, journal: Journal) -> None:
         future = journal.submit([output("a", 0)])
 
-        async def wait() -> tuple[t.Entry, ...]:
+        async def wait() -> range:
             return await future
 
         tasks = [asyncio.create_task(wait()) for _ in range(3)]
@@ -295,14 +295,14 @@ class JournalContract:
         tasks[1].cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(done[1], asyncio.CancelledError)
-        assert done[0] == done[2] == (entry(output("a", 0), 1),)
+        assert done[0] == done[2] == range(1, 2)
         assert await future == done[0]
 
     async def test_a_timeout_leaves_at_once_and_the_write_goes_on(self, journal: Journal) -> None:
         future = journal.submit([output("a", 0)])
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(_wait(future), 0)
-        assert [e.seq for e in await future] == [1]
+        assert list(await future) == [1]
 
     # -- erasing ------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class JournalContract:
         )
         done = await journal.erase(erased("a"))
         expected = t.Entry(9.0, "a", "", t.SessionErased(event_count=4, id_count=12), 6)
-        assert done == (expected,)
+        assert done == expected
         assert await everything(journal) == [entry(opened("b"), 3), expected]
         assert [e async for e in journal.entries(session="a")] == [expected]
         assert [e async for e in journal.entries(session="a", turn="t")] == []
@@ -325,9 +325,9 @@ class JournalContract:
         before = journal.submit([output("a", 0), output("b", 0)])
         erasing = journal.erase(erased("a"))
         after = journal.submit([opened("a"), output("a", 5)])
-        assert [e.seq for e in await after] == [4, 5]
-        assert (await erasing)[0].event == t.SessionErased(1, 1)
-        assert [e.seq for e in await before] == [1, 2]
+        assert list(await after) == [4, 5]
+        assert (await erasing).event == t.SessionErased(1, 1)
+        assert list(await before) == [1, 2]
         assert await seqs(journal) == [2, 3, 4, 5]
         assert await seqs(journal, "a") == [3, 4, 5]
         rows = await journal.sessions()
@@ -336,9 +336,9 @@ class JournalContract:
     async def test_erasing_again_counts_the_erased_entry(self, journal: Journal) -> None:
         await journal.submit([output("a", 0)])
         await journal.erase(erased("a"))
-        (again,) = await journal.erase(erased("a"))
+        again = await journal.erase(erased("a"))
         assert again == t.Entry(9.0, "a", "", t.SessionErased(1, 0), 3)
-        (unknown,) = await journal.erase(erased("never heard of"))
+        unknown = await journal.erase(erased("never heard of"))
         assert unknown.event == t.SessionErased(0, 0)
         assert await everything(journal) == [again, unknown]
         assert await journal.sessions() == ()
@@ -416,8 +416,8 @@ class JournalContract:
         await asyncio.sleep(0)
         await asyncio.gather(journal.close(), journal.close())
         await journal.close()
-        assert [(await future)[0].seq for future in futures] == [1, 2, 3, 4, 5]
-        assert (await erasing)[0].seq == 6
+        assert [(await future)[0] for future in futures] == [1, 2, 3, 4, 5]
+        assert (await erasing).seq == 6
         for waiter in waiting:
             with pytest.raises(ShutDownError):
                 await waiter
@@ -442,7 +442,7 @@ class JournalContract:
         await asyncio.sleep(0)
         closing.cancel()
         await journal.close()
-        assert [e.seq for e in await future] == [1]
+        assert list(await future) == [1]
 
     async def test_closing_while_readers_stream_and_after_a_failure(self, house: House) -> None:
         journal = await house.open()

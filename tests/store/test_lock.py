@@ -54,7 +54,7 @@ async def test_a_second_journal_in_this_process_is_refused(tmp_path: Path) -> No
         await SqliteJournal.open(path)
     assert caught.value.details == {"path": str(path), "pid": os.getpid()}
     assert str(path) in caught.value.message
-    assert [e.seq for e in await first.submit([output("a", 0)])] == [1]
+    assert list(await first.submit([output("a", 0)])) == [1]
     await first.close()
     second = await SqliteJournal.open(path)
     assert await seqs(second) == [1]
@@ -76,7 +76,7 @@ async def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path
         await process.communicate()
     assert "shadow.db.lock" in files_in(tmp_path)
     journal = await SqliteJournal.open(path)
-    assert [e.seq for e in await journal.submit([output("a", 0)])] == [1]
+    assert list(await journal.submit([output("a", 0)])) == [1]
     await journal.close()
     assert files_in(tmp_path) == ["shadow.db"]
 

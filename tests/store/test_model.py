@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,7 +69,7 @@ class JournalModel(RuleBasedStateMachine):
 
     @rule(group=submissions)
     def submit(self, group: list[list[t.Draft] | str]) -> None:
-        async def all_at_once() -> list[tuple[t.Entry, ...]]:
+        async def all_at_once() -> list[range | t.Entry]:
             futures = [self._submit(item) for item in group]
             return [await future for future in futures]
 
@@ -116,19 +115,19 @@ class JournalModel(RuleBasedStateMachine):
             return self.journal.erase(erased(item))
         return self.journal.submit(item)
 
-    def _expect(self, item: list[t.Draft] | str) -> tuple[t.Entry, ...]:
+    def _expect(self, item: list[t.Draft] | str) -> range | t.Entry:
         batch = item
         if isinstance(batch, str):
             gone = [entry for entry in self.model if entry.session == batch]
             self.model = [entry for entry in self.model if entry.session != batch]
             ids = sum(len(e.event.ids) for e in gone if isinstance(e.event, t.Prompt | t.Output))
-            batch = [replace(erased(batch), event=t.SessionErased(len(gone), ids))]
+            batch = [erased(batch)._replace(event=t.SessionErased(len(gone), ids))]
         made = []
         for draft in batch:
             self.last_seq += 1
             made.append(t.Entry(draft.at, draft.session, draft.turn, draft.event, self.last_seq))
         self.model += made
-        return tuple(made)
+        return made[0] if isinstance(item, str) else range(made[0].seq, self.last_seq + 1)
 
 
 JournalModel.TestCase.settings = settings(

@@ -77,7 +77,7 @@ async def test_what_was_committed_is_there_after_reopening(tmp_path: Path, durab
         try:
             assert journal.stats().durability == durability
             assert journal.stats().last_seq == number
-            assert await journal.submit([draft]) == (entry(draft, number + 1),)
+            assert list(await journal.submit([draft])) == [number + 1]
         finally:
             await journal.close()
         assert files_in(tmp_path) == ["shadow.db"]
@@ -107,10 +107,10 @@ async def test_a_seq_is_never_given_twice_even_when_the_newest_entries_are_erase
     path = tmp_path / "shadow.db"
     journal = await SqliteJournal.open(path)
     await journal.submit([output("a", n) for n in range(5)])
-    assert [e.seq for e in await journal.erase(erased("a"))] == [6]
+    assert (await journal.erase(erased("a"))).seq == 6
     await journal.close()
     journal = await SqliteJournal.open(path)
-    assert [e.seq for e in await journal.submit([output("a", 0)])] == [7]
+    assert list(await journal.submit([output("a", 0)])) == [7]
     await journal.close()
 
 
