@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeAlias
 
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
@@ -14,6 +16,7 @@ from shadow_reader.events.fold import fold
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.types import Entry
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.engine import Aligned
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply
@@ -38,6 +41,10 @@ LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64,
 QUESTION = [5, 6, 7]
 
 
+Deed: TypeAlias = tuple[str | int, ...]
+"""Something that the engine did to a session: what, and where."""
+
+
 class CountingReader(Reader):
     """Counts its rounds, so that a loop that spins is seen."""
 
@@ -60,6 +67,8 @@ class Rig:
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
+        self.deeds = deeds_of(self.engine)
+        self.since = self.journal.stats().last_seq
         self.clock = LoopClock()
         self.lease = Lease(self.clock)
         self.device = InlineDevice(self.chunk_s)
@@ -154,9 +163,68 @@ class Rig:
     async def check_laws(self, session: str, *, gaps: bool = False) -> None:
         """What the reader journaled of the session follows from what it was told.
 
-        With ``gaps``, commits have failed, and what was done meanwhile is not in the journal.
+        With ``gaps``, commits have failed, and what was done meanwhile is not in the journal. What
+        is there was done by the engine all the same, in this order.
         """
-        check_history(await all_entries(self.journal, session), gaps=gaps)
+        entries = await all_entries(self.journal, session)
+        check_history(entries, gaps=gaps)
+        done = iter(self.deeds[session])
+        for entry in entries:
+            if entry.seq > self.since:
+                for deed in deeds_in(entry.event):
+                    assert deed in done, f"{deed} was not done then"
+
+
+def deeds_of(engine: FakeEngine) -> dict[str, list[Deed]]:
+    """What the engine does to each session from now on; the list grows."""
+    deeds: dict[str, list[Deed]] = defaultdict(list)
+    align, read_chunk, checkpoint = engine.align, engine.read_chunk, engine.checkpoint
+    drop = engine.drop
+
+    @wraps(align)  # the device knows what jobs cost by their names
+    def aligned(session: str, known: Ids) -> Aligned:
+        found = align(session, known)
+        if found.cut is not None:
+            deeds[session].append(("rewind", found.cut, found.committed))
+        return found
+
+    @wraps(read_chunk)
+    def read(session: str, known: Ids) -> int:
+        stop = read_chunk(session, known)
+        deeds[session].append(("read", stop))
+        return stop
+
+    @wraps(checkpoint)
+    def marked(session: str) -> str:
+        digest = checkpoint(session)
+        stats = engine.state_stats(session)
+        assert stats is not None
+        deeds[session].append(("checkpoint", stats.committed, digest))
+        return digest
+
+    @wraps(drop)
+    def dropped(session: str, **more: Any) -> int:
+        stats = engine.state_stats(session)
+        deeds[session].append(("drop", stats.committed if stats else 0))
+        return drop(session, **more)
+
+    vars(engine).update(align=aligned, read_chunk=read, checkpoint=marked, drop=dropped)
+    return deeds
+
+
+def deeds_in(event: object) -> list[Deed]:
+    """The engine's deeds that an entry tells of."""
+    match event:
+        case t.Read():
+            return [("read", stop) for stop in range(event.start + GRID, event.stop + 1, GRID)]
+        case t.Rewind():
+            return [("rewind", event.cut, event.to)]
+        case t.Checkpoint():
+            return [("checkpoint", event.position, event.digest)]
+        case t.Dropped():
+            return [("drop", event.committed)]
+        case _:
+            return []
 
 
 def check_history(entries: Sequence[Entry], *, gaps: bool = False) -> None:
