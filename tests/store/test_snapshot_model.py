@@ -79,7 +79,7 @@ class SnapshotModel(RuleBasedStateMachine):
         with suppress(SnapshotError, Crash):
             spill(self.store, new)
         self._mend()
-        self._only_evicted(session)
+        self._only_evicted(session, in_order=False)  # one that could not be removed is passed over
         found = self.store.find(session)
         old = self.model.get(session, (None, 0))[0]
         if found is None:
@@ -137,9 +137,12 @@ class SnapshotModel(RuleBasedStateMachine):
     @invariant()
     def it_holds_the_model(self) -> None:
         for session in ("one", "two", "drei", "ü/../x"):
-            found = self.store.find(session)
+            manifest = self.store.find(session)
             expected = self.model.get(session)
-            assert found == (expected[0].manifest if expected else None)
+            assert manifest == (expected[0].manifest if expected else None)
+            if manifest is not None and expected:  # the head is left alone: reading it is a use
+                pieces = {p.name: self.store.read_piece(manifest, p) for p in manifest.pieces}
+                assert same(Sample(manifest, expected[0].head, pieces), expected[0])
         stats = self.store.stats()
         assert stats.bytes == sum(files_of(self.root).values()) <= stats.peak_bytes <= CAP
         assert self.disk.most <= CAP
@@ -147,23 +150,15 @@ class SnapshotModel(RuleBasedStateMachine):
         names = sum(1 + len(s.pieces) for s, _ in self.model.values()) + 1
         assert len(files_of(self.root)) == names
 
-    @invariant()
-    def it_reads_back_bit_for_bit(self) -> None:
-        for session, (expected, _) in self.model.items():
-            manifest = self.store.find(session)
-            assert manifest is not None
-            pieces = {p.name: self.store.read_piece(manifest, p) for p in manifest.pieces}
-            assert same(Sample(manifest, expected.head, pieces), expected)
-
     def _put(self, new: Sample) -> None:
         self._drop(new.manifest.session)
         self.model[new.manifest.session] = new, self.clock.wall()
 
-    def _only_evicted(self, keep: str) -> None:
+    def _only_evicted(self, keep: str, *, in_order: bool = True) -> None:
         """What went was used before all that stayed, and is not the session itself."""
         others = [session for session in self.model if session != keep]
         gone = [session for session in others if self.store.find(session) is None]
-        assert gone == others[: len(gone)]
+        assert not in_order or gone == others[: len(gone)]
         for session in gone:
             self._drop(session)
 
@@ -204,5 +199,5 @@ class SnapshotModel(RuleBasedStateMachine):
         self.future_since.pop(session, None)
 
 
-SnapshotModel.TestCase.settings = settings(max_examples=25 * EFFORT, stateful_step_count=50)
+SnapshotModel.TestCase.settings = settings(max_examples=10 * EFFORT, stateful_step_count=40)
 TestSnapshotModel = SnapshotModel.TestCase

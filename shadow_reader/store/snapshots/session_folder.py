@@ -168,13 +168,15 @@ class SessionFolder:
     def remove(self) -> bool:
         """Remove everything of ours; True when the folder is gone too, False when strangers stay.
 
+        The head goes first: while it cannot, the snapshot stays whole.
+
         Raises:
-            OSError: of the first step that failed; the others were tried.
+            OSError: of the first step that failed. Once the head is gone, the others were tried.
         """
         self._known = False
-        ours = [entry.name for entry in self._list() if _is_ours(entry)]
+        ours = {entry.name for entry in self._list() if _is_ours(entry)}
         self.fresh.clear()
-        errors = self._unlink(sorted(ours, key=lambda name: name != HEAD))
+        errors = self._unlink(ours & {HEAD}) or self._unlink(sorted(ours - {HEAD}))
         if errors:
             raise errors[0]
         if self.stranger is None:
