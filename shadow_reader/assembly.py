@@ -165,8 +165,8 @@ def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:
 
 def _most_questions(sessions: Sessions) -> int:
     """Open questions of the session that has the most."""
-    views = (live.tentative for live in sessions.live())
-    return max((len(view.questions) for view in views if view is not None), default=0)
+    live = sessions.live()
+    return max([len(one.tentative.questions) for one in live if one.tentative], default=0)
 
 
 # -- the reader --------------------------------------------------------------------------------

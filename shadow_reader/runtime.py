@@ -220,7 +220,10 @@ class Runtime:
         parts = self._running()
         roster = parts.reader.roster if parts.reader else None
         there = [live for live in parts.sessions.live() if live.durable is not None]
-        newest = heapq.nlargest(self.settings.status_sessions, there, key=lambda live: live.heard_s)
+        # They came into view about in the order they were heard of: from behind it takes one look.
+        newest = heapq.nlargest(
+            self.settings.status_sessions, reversed(there), key=lambda live: live.heard_s
+        )
         return Status(
             state=self._state,
             reason=self._reason,

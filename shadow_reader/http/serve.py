@@ -23,6 +23,7 @@ from aiohttp import web
 
 from shadow_reader.config import Settings
 from shadow_reader.http.app import make_app
+from shadow_reader.http.connection import Runner
 from shadow_reader.http.errors import AddressError
 from shadow_reader.runtime import Runtime
 
@@ -56,15 +57,13 @@ async def listening(runtime: Runtime) -> AsyncIterator[Address]:
         AddressError: the address cannot be used.
     """
     settings = runtime.settings
-    runner = web.AppRunner(
+    runner = Runner(
         make_app(runtime),
+        shutdown_s=SHUTDOWN_S,
         access_log=None,
         auto_decompress=False,
-        handle_signals=False,
-        handler_cancellation=True,
         keepalive_timeout=KEEPALIVE_S,
         lingering_time=LINGER_S,
-        shutdown_timeout=SHUTDOWN_S,
     )
     await runner.setup()
     try:

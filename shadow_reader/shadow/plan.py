@@ -49,6 +49,11 @@ class Candidate:
     unserved_s: float
     blocked: str = ""
 
+    @property
+    def behind(self) -> int:
+        """Known ids that were not read."""
+        return self.known - self.committed
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -101,7 +106,7 @@ def plan(now: Situation) -> Action:
     question = answerable(now)
     if question is not None:
         return AnswerNext(question)
-    behind = [c for c in now.candidates if c.known - c.committed >= now.grid and not c.blocked]
+    behind = [c for c in now.candidates if c.behind >= now.grid and not c.blocked]
     if not behind:
         return Rest("fresh")
     if now.turns_block and any(c.running for c in now.candidates):
@@ -111,7 +116,7 @@ def plan(now: Situation) -> Action:
 
 def answerable(now: Situation) -> str | None:
     """The question that can be answered before anything more is read, if there is one."""
-    fresh = {c.session: c.known - c.committed < now.grid for c in now.candidates}
+    fresh = {c.session: c.behind < now.grid for c in now.candidates}
     ready = [w for w in now.waiting if w.session in fresh and (w.wait == "now" or fresh[w.session])]
     if not ready:
         return None

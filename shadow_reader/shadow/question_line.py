@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from shadow_reader.clock import Clock
@@ -29,6 +30,7 @@ from shadow_reader.shadow.questions import (
     check_choices,
     closing_of,
     compose_question,
+    is_long,
 )
 from shadow_reader.shadow.sessions import Receipt, Sessions
 from shadow_reader.shadow.vocabulary import Vocabulary
@@ -158,17 +160,24 @@ class QuestionLine:
         wait: Literal["fresh", "now"],
         asked_s: float,
     ) -> tuple[Receipt, OpenQuestion]:
-        """Check the question and queue it for the journal; nothing is awaited after that."""
+        """Check the question and queue it for the journal; nothing is awaited after that.
+
+        Where the session has moved on while a long text was composed, ``Sessions.question`` puts
+        the question on top of what is known then.
+        """
         live = await self.sessions.load(session)
         if live.tentative is None:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
-        event, letters = compose_question(
+        compose = partial(
+            compose_question,
             question,
             choices,
             view=live.tentative,
             vocabulary=self.vocabulary,
             limits=self.sessions.limits,
         )
+        long = is_long(question, choices)
+        event, letters = await asyncio.to_thread(compose) if long else compose()
         if self._closed:
             raise _closing()
         receipt = await self.sessions.question(session, event)

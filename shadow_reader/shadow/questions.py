@@ -28,6 +28,8 @@ IDS_KIND: Final = "ids"
 MAX_CHOICE_CHARS: Final = 1000
 MAX_CHARS_AN_ID: Final = 8
 """Text longer than this many characters an allowed id is refused before it costs an encoding."""
+LONG_CHARS: Final = 4096
+"""From here on encoding takes a millisecond and more: too long for the event loop."""
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -127,6 +129,11 @@ def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
+def is_long(question: object, choices: tuple[str, ...]) -> bool:
+    """Whether a question takes so long to compose that it should not be done on the event loop."""
+    return isinstance(question, str) and _chars(question, choices) > LONG_CHARS
+
+
 def compose_question(
     question: object,
     choices: tuple[str, ...],
@@ -135,7 +142,7 @@ def compose_question(
     vocabulary: Vocabulary | None,
     limits: Limits,
 ) -> tuple[t.Question, tuple[int, ...]]:
-    """Make the question's event and its letters' ids.
+    """Make the question's event and its letters' ids. Safe on any thread.
 
     Args:
         question: text, or the question's own ids, which are then used as they are.
@@ -193,15 +200,20 @@ def make_reply(
 
 
 def _check_text_length(question: str, choices: tuple[str, ...], limits: Limits) -> None:
-    chars = len(question) + sum(map(len, choices))
+    chars = _chars(question, choices)
     limit = MAX_CHARS_AN_ID * limits.question_ids
     if chars > limit:
         raise TooLargeError(
-            f"question and choices have {chars} characters; the limit is {limit}",
+            f"question and choices have {chars} characters; the limit is {limit} "
+            f"({MAX_CHARS_AN_ID} an id of question_ids)",
             field="question",
             found=chars,
             limit=limit,
         )
+
+
+def _chars(question: str, choices: tuple[str, ...]) -> int:
+    return len(question) + sum(map(len, choices))
 
 
 def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:

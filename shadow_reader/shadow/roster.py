@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shadow_reader.clock import Clock
 from shadow_reader.events.view import MAX_CHECKPOINTS, SessionView
-from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.engine import Engine, StateStats
 from shadow_reader.shadow.plan import Candidate
 from shadow_reader.shadow.sessions import LiveSession, Sessions
 
@@ -28,6 +29,24 @@ class Notes:
     blocked: str = ""
     blocked_at: int = 0
     mismatches: int = 0
+
+
+class Standing(NamedTuple):
+    """Where a session stands.
+
+    Attributes:
+        known: ids committed in the journal. committed: the grid line that the state stands at.
+        behind: known - committed.
+        fresh: less than a chunk is unread, and the state was compared with the newest prompt: until
+            then it may have read what no longer holds.
+        stats: of the resident state; None where there is none.
+    """
+
+    known: int
+    committed: int
+    behind: int
+    fresh: bool
+    stats: StateStats | None
 
 
 @dataclass(slots=True)
@@ -66,16 +85,19 @@ class Roster:
         stats = self.engine.state_stats(session)
         return stats.committed if stats else 0
 
-    def fresh(self, live: LiveSession) -> bool:
-        """Less than a chunk of what is committed in the journal is unread, and nothing read twice.
-
-        A prompt that came in since the state was compared with the ids makes it not fresh.
-        """
+    def standing(self, live: LiveSession) -> Standing:
+        """Where the session stands: the one place that decides what is behind and what is fresh."""
         view = live.durable
-        if view is None:
-            return False
-        behind = len(view.known) - self.committed(live.session)
-        return self.notes(live.session).aligned_turns == view.turns and behind < self._grid
+        stats = self.engine.state_stats(live.session)
+        known = len(view.known) if view is not None else 0
+        committed = min(stats.committed, known) if stats is not None else 0
+        aligned = view is not None and self.notes(live.session).aligned_turns == view.turns
+        behind = known - committed
+        return Standing(known, committed, behind, aligned and behind < self._grid, stats)
+
+    def fresh(self, live: LiveSession) -> bool:
+        """See ``Standing.fresh``."""
+        return self.standing(live).fresh
 
     def block(self, session: str, why: str, seen: int) -> None:
         """Do not read the session until its next message after number ``seen``.
@@ -116,10 +138,9 @@ class Roster:
         found = []
         self._watched.update(dict.fromkeys(asked))
         for live in self._look():
-            known = len(live.durable.known) if live.durable else 0
-            committed = self.committed(live.session)
+            standing = self.standing(live)
             notes = self.notes(live.session)
-            behind = known - committed >= self._grid
+            behind = standing.behind >= self._grid
             if not behind:
                 notes.unserved_s = None
             elif notes.unserved_s is None:
@@ -133,8 +154,8 @@ class Roster:
                 found.append(
                     Candidate(
                         session=live.session,
-                        known=known,
-                        committed=committed,
+                        known=standing.known,
+                        committed=standing.committed,
                         running=live.running,
                         heard_s=live.heard_s,
                         unserved_s=now if notes.unserved_s is None else notes.unserved_s,

@@ -116,15 +116,15 @@ def engine_status(engine: Engine) -> EngineStatus:
 
 def session_status(live: LiveSession, view: SessionView, roster: Roster | None) -> SessionStatus:
     """One session, from its committed view and its resident state."""
-    stats = roster.engine.state_stats(live.session) if roster else None
-    committed = min(stats.committed, len(view.known)) if stats else 0
+    standing = roster.standing(live) if roster else None
+    stats = standing.stats if standing else None
     turn = view.turn
     return SessionStatus(
         session=live.session,
         known=len(view.known),
-        committed=committed,
-        behind=len(view.known) - committed,
-        fresh=roster is not None and roster.fresh(live),
+        committed=standing.committed if standing else 0,
+        behind=standing.behind if standing else len(view.known),
+        fresh=standing is not None and standing.fresh,
         turns=view.turns,
         running=view.running,
         turn=turn.turn if turn else None,
@@ -158,14 +158,17 @@ def totals(there: Iterable[LiveSession], roster: Roster | None) -> Totals:
         view = live.durable
         if view is None:
             continue
-        ids = len(view.known)
+        turn = view.turn
         sessions += 1
-        known += ids
-        running += view.running
+        running += turn is not None and turn.running
         open_questions += len(view.questions)
         if roster is None:
+            ids = len(view.known)
+            known += ids
             behind += ids
         else:
-            behind += ids - min(roster.committed(live.session), ids)
-            fresh += roster.fresh(live)
+            standing = roster.standing(live)
+            known += standing.known
+            behind += standing.behind
+            fresh += standing.fresh
     return Totals(sessions, known, behind, fresh, running, open_questions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.http_api.serving import BODY_BYTES, Served
@@ -339,3 +340,42 @@ async def test_numbers_past_every_range(fed: Served, number: bytes) -> None:
     status, body = await fed.call("POST", OUTPUT, raw=b'{"ids": [9], "offset": ' + number + b"}")
     assert status in (400, 422), body
     assert await fed.everything() == before
+
+
+LONG = b"y" * 9000
+UNREADABLE = {
+    "no request": b"nonsense\r\n\r\n",
+    "no path": b"GET\r\n\r\n",
+    "a version that there is not": b"GET /healthz HTTP/9.9\r\n\r\n",
+    "no colon": b"GET /healthz HTTP/1.1\r\nHost localhost\r\n\r\n",
+    "a long header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + LONG + b"\r\n\r\n",
+    "a long path": b"GET /" + LONG + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: example.com\r\n\r\n",
+    "a length that is none": b"POST /v1/feed HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Length: x\r\n\r\n",
+    "two lengths": b"POST /v1/feed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n",
+    "a handshake of TLS": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", UNREADABLE.values(), ids=UNREADABLE.keys())
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_what_is_no_request_gets_the_one_error_body(
+    served: Served, caplog: pytest.LogCaptureFixture, before: bytes, sent: bytes
+) -> None:
+    reader, writer = await served.connect()
+    if before:
+        writer.write(before)
+        assert await reader.readuntil(b'{"ok":true}')
+    writer.write(sent)
+    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.split()[1] == b"400"
+    assert b"content-type: application/json" in head.lower()
+    error = orjson.loads(content)["error"]
+    assert (error["code"], error["details"]) == ("bad_request", {"field": "request"})
+    assert error["message"].startswith("the request cannot be read: ")
+    assert len(error["message"]) < 300
+    assert not caplog.records, "anybody could fill the log"
+    assert (await served.call("GET", "/healthz"))[0] == 200

@@ -139,8 +139,11 @@ class SessionFolder:
         """Files that may go: unfinished ones, and pieces that nobody counts on."""
         return tuple(name for name in self.files if self._is_stray(name))
 
-    def collect(self) -> bool:
+    def collect(self, *, keep_folder: bool = False) -> bool:
         """Remove strays, and the folder when nothing is left; True when it is gone.
+
+        Args:
+            keep_folder: leave it, even empty: something is about to be written there.
 
         Raises:
             OSError: of the first step that failed; the others were tried.
@@ -157,7 +160,7 @@ class SessionFolder:
         errors += self._unlink(name for name in strays if name in self.files)
         if errors:
             raise errors[0]
-        if self.files:
+        if self.files or keep_folder:
             return False
         self._remove_folder()
         return True

@@ -130,10 +130,10 @@ class Shelf:
             log.warning("cannot remove snapshot %s: %s", folder.path, error)
         return not folder.files
 
-    def try_collect(self, folder: SessionFolder) -> None:
+    def try_collect(self, folder: SessionFolder, *, keep_folder: bool = False) -> None:
         """Remove what nobody counts on, or say in the log why not; it is tried again later."""
         try:
-            if folder.collect():
+            if folder.collect(keep_folder=keep_folder):
                 self._forget(folder)
                 self.sync()
         except OSError as error:
@@ -148,9 +148,9 @@ class Shelf:
         if self._usage.fits(size):
             return
         if keep is not None:
-            self.try_collect(keep)
+            self.try_collect(keep, keep_folder=True)
         own = self._fixed_bytes + (keep.bytes if keep is not None else 0)
-        if own + size <= self._usage.cap_bytes:
+        if size == 0 or own + size <= self._usage.cap_bytes:
             others = [folder for folder in self.folders.values() if folder is not keep]
             others.sort(key=lambda folder: (folder.used_ns, folder.path.name))
             self._take_from(others, size)
