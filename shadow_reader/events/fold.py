@@ -91,8 +91,8 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
             return replace(view, read=view.read + event.stop - event.start)
         case t.Checkpoint():
             return _checkpoint(view, event)
-        case t.Dropped():
-            return view
+        case t.Shared() | t.Spill() | t.Restore() | t.Dropped():
+            return view  # what the device holds is not the journal's to say
         case t.Question() | t.Answer() | t.QuestionEnded():
             return _fold_question(view, draft, event)
         case t.SessionOpened() | t.SessionErased():

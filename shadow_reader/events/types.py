@@ -15,7 +15,7 @@ from shadow_reader.events.ids import Ids
 EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded", "timeout"]
 QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
 WindowName: TypeAlias = Literal["idle", "ration", "question"]
-DropReason: TypeAlias = Literal["cap", "failed"]
+DropReason: TypeAlias = Literal["cap", "failed", "released"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,40 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """The state began at grid line ``position``, with pages and a state that another session had
+    read of the same ids."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """The state at ``position`` is in a snapshot, of which ``written`` bytes were new.
+
+    ``kept``: whether the state stayed resident too.
+    """
+
+    position: int
+    written: int
+    ms: float
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The state came back from a snapshot and stands at ``position``; ``read`` bytes were read.
+
+    ``refused`` says why the snapshot was not used, and then ``position`` is 0; None: it was.
+    """
+
+    position: int
+    read: int
+    ms: float
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """The resident state at ``committed`` was let go; it will be read again from the journal."""
 
@@ -173,6 +207,9 @@ SessionEvent: TypeAlias = (
     | Rewind
     | Read
     | Checkpoint
+    | Shared
+    | Spill
+    | Restore
     | Dropped
     | Question
     | Answer

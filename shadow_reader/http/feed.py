@@ -5,7 +5,8 @@ Laws:
 1. A reply is written only after its message is committed; replies have the order of the lines.
 2. A refused message is a reply like any other. A line that cannot be read at all (not one JSON
    object, or longer than ``body_bytes``) gets its reply and ends the feed; the lines before stand.
-3. Memory is bounded by lines and bytes in flight: who does not read the replies is not read from.
+3. Memory is bounded by lines and bytes in flight, the bytes of all feeds and bodies together too:
+   who does not read the replies is not read from.
 4. Whatever ends the feed (the client, the service, an error), what was submitted is written.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from shadow_reader.bounds import Share
 from shadow_reader.errors import BadRequestError, ShadowError, ShutDownError
 from shadow_reader.http.api import BIG_BYTES, NDJSON, Api
 from shadow_reader.http.bodies import (
@@ -51,12 +53,12 @@ LINGER_S: Final = 1.0
 
 async def post_feed(api: Api, request: web.Request) -> web.StreamResponse:
     """Serve one feed until its body ends."""
-    with api.streams.one():
+    with api.streams.one(), api.bodies.share() as share:
         response = web.StreamResponse(headers={"Content-Type": NDJSON})
         response.enable_chunked_encoding()
         await response.prepare(request)
         with cut_on_error(request):
-            await Feed(api, request, response).run()
+            await Feed(api, request, response, share).run()
         return response
 
 
@@ -161,7 +163,9 @@ def _refused(line: int, error: ShadowError) -> bytes:
 class Feed:
     """One open feed: a task that takes lines in, and the handler's own that gives replies out."""
 
-    def __init__(self, api: Api, request: web.Request, response: web.StreamResponse) -> None:
+    def __init__(
+        self, api: Api, request: web.Request, response: web.StreamResponse, share: Share
+    ) -> None:
         self._sessions = api.runtime.sessions
         self._closing = api.closing
         self._turns = api.turns
@@ -172,7 +176,7 @@ class Feed:
         self._run = Run()
         self._pending: deque[Pending | PendingRun] = deque()
         self._lines = 0
-        self._bytes = 0
+        self._share = share
         self._ended = False
         self._came = asyncio.Event()
         self._went = asyncio.Event()
@@ -217,7 +221,7 @@ class Feed:
     def _take_output(self, line: bytes) -> bool:
         """Take in a line that lengthens the run, if it does and there is room; whether it did."""
         size = len(line)
-        if self._lines >= MAX_LINES or self._bytes + size > self._limit:
+        if not self._has_room(size):
             return False
         value = parse_json(line, what="line")
         run = self._run
@@ -239,15 +243,15 @@ class Feed:
         Raises:
             BadRequestError: the line is no JSON object: the end of the feed.
         """
-        await self._room(len(line))
         await self._submit_run()
+        await self._room(len(line))
         value = parse_json(line, what="line")
         if is_plain_output(value, line):
             self._run = Run(value["session"], value["turn"])
             self._take_output(line)
         else:
-            outcome = await self._outcome(checked_object(value, line, what="line"))
             self._hold(len(line))
+            outcome = await self._outcome(checked_object(value, line, what="line"))
             self._put(Pending(self._splitter.number, len(line), outcome))
 
     async def _submit_run(self) -> None:
@@ -311,16 +315,24 @@ class Feed:
 
     async def _room(self, size: int) -> None:
         """Wait until a line of ``size`` bytes may be taken."""
-        while self._lines >= MAX_LINES or (self._lines and self._bytes + size > self._limit):
+        while not self._has_room(size):
             if self._run.lines:
                 await self._submit_run()
-            else:
+            elif self._lines:
                 self._went.clear()
                 await self._went.wait()
+            else:
+                await self._share.bound.room(size)
+
+    def _has_room(self, size: int) -> bool:
+        """Among the lines of this feed, and in the budget of all bodies."""
+        share = self._share
+        mine = self._lines < MAX_LINES and (not self._lines or share.taken + size <= self._limit)
+        return mine and share.bound.used + size <= share.bound.limit
 
     def _hold(self, size: int) -> None:
+        self._share.take(size)
         self._lines += 1
-        self._bytes += size
 
     def _put(self, pending: Pending | PendingRun) -> None:
         self._pending.append(pending)
@@ -345,7 +357,7 @@ class Feed:
                 size += pending.size
             await self._response.write(b"".join(replies))
             self._lines -= count
-            self._bytes -= size
+            self._share.give(size)
             self._went.set()
             await asyncio.sleep(0)
 

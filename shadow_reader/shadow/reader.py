@@ -168,7 +168,7 @@ class Reader:
             lease_free=self._lease.free,
             turns_block=self._turns_block,
             starved_last=self._starved_last,
-            candidates=self.roster.candidates({question.session for question in waiting}),
+            candidates=self.roster.candidates([question.session for question in waiting]),
             waiting=waiting,
         )
 
@@ -190,7 +190,7 @@ class Reader:
         """Looked at before every chunk but the first, which the plan has just looked at."""
         return (
             self._wanted()
-            or (self._turns_block and any(live.running for live in self._sessions.live()))
+            or (self._turns_block and self.roster.any_runs())
             or self._clock.monotonic() - began >= self._burst_s
             or answerable(self._situation()) is not None
         )

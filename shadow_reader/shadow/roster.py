@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,16 +51,22 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True)
 class Roster:
-    """Notes on every session that is live or has a resident state."""
+    """Notes on every session that is live or has a resident state.
+
+    A thousand live sessions of which none changed cost nothing: only those that changed since the
+    last look, or were then found to need something, are looked at.
+    """
 
     sessions: Sessions
     engine: Engine
     clock: Clock
     _notes: dict[str, Notes] = field(default_factory=dict)
+    _watched: dict[str, None] = field(default_factory=dict)
     _grid: int = 0
 
     def __post_init__(self) -> None:
         self._grid = self.engine.identity.grid
+        self._watched = dict.fromkeys(live.session for live in self.sessions.live())
 
     def notes(self, session: str) -> Notes:
         """The session's notes; new ones for a new session."""
@@ -72,6 +78,7 @@ class Roster:
     def forget(self, session: str) -> None:
         """Keep nothing on the session."""
         self._notes.pop(session, None)
+        self._watched.pop(session, None)
 
     def committed(self, session: str) -> int:
         """The grid line the session's state stands at; 0 where none is resident."""
@@ -100,6 +107,7 @@ class Roster:
         """
         notes = self.notes(session)
         notes.blocked, notes.blocked_at = why, seen
+        self._watched[session] = None
 
     def heard_s(self, session: str) -> float:
         """When the session was last heard of, monotonic; minus infinity when it is not live."""
@@ -113,20 +121,23 @@ class Roster:
 
     def to_align(self) -> Iterator[LiveSession]:
         """Sessions with a prompt that the state was not compared with yet."""
-        for live in self.sessions.live():
-            view = live.durable
-            if view is not None and view.turns != self.notes(live.session).aligned_turns:
+        for live in self._look():
+            if self._to_align(live):
                 yield live
 
-    def candidates(self, asked: Container[str] = ()) -> list[Candidate]:
+    def any_runs(self) -> bool:
+        """Whether a turn runs, committed or not."""
+        return any(live.running for live in self._look())
+
+    def candidates(self, asked: Collection[str] = ()) -> list[Candidate]:
         """The live sessions that the plan must see: behind, running, or asked about.
 
-        A session whose opening is not committed yet is among them while its turn runs. The rest,
-        which may be a thousand, costs only the look.
+        A session whose opening is not committed yet is among them while its turn runs.
         """
         now = self.clock.monotonic()
         found = []
-        for live in self.sessions.live():
+        self._watched.update(dict.fromkeys(asked))
+        for live in self._look():
             standing = self.standing(live)
             notes = self.notes(live.session)
             behind = standing.behind >= self._grid
@@ -136,7 +147,10 @@ class Roster:
                 notes.unserved_s = now
             if notes.blocked and live.message > notes.blocked_at:
                 notes.blocked = ""
-            if behind or live.running or live.session in asked:
+            needs = behind or live.running or live.session in asked
+            if not needs and not notes.blocked and not self._to_align(live):
+                self._watched.pop(live.session, None)
+            if needs:
                 found.append(
                     Candidate(
                         session=live.session,
@@ -149,6 +163,17 @@ class Roster:
                     )
                 )
         return found
+
+    def _look(self) -> list[LiveSession]:
+        """The live sessions that may need something."""
+        self._watched |= self.sessions.take_changed()
+        looked = [(name, self.sessions.peek(name)) for name in self._watched]
+        self._watched = {name: None for name, live in looked if live is not None}
+        return [live for _, live in looked if live is not None]
+
+    def _to_align(self, live: LiveSession) -> bool:
+        view = live.durable
+        return view is not None and view.turns != self.notes(live.session).aligned_turns
 
     def victim(self, session: str) -> str | None:
         """Whose state makes room for ``session``: the one not heard of for longest.

@@ -54,6 +54,7 @@ class Sessions:
         capacity: most sessions kept in view; the one not heard of for longest makes room.
         on_change: told the session's name after each commit, each erasure, and when it was loaded.
         messages: how many messages of the world were taken.
+        changed: live sessions that were loaded, heard of or committed since ``take_changed``.
     """
 
     journal: Journal
@@ -62,6 +63,7 @@ class Sessions:
     capacity: int
     on_change: Callable[[str], None] = lambda _session: None
     messages: int = 0
+    changed: dict[str, None] = field(default_factory=dict)
     _live: dict[str, LiveSession] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _asked_here: set[str] = field(default_factory=set)
@@ -213,6 +215,11 @@ class Sessions:
         """All sessions in memory, in no order that means anything."""
         return tuple(self._live.values())
 
+    def take_changed(self) -> dict[str, None]:
+        """``changed``, an ordered set, which is empty afterwards."""
+        changed, self.changed = self.changed, {}
+        return changed
+
     def peek(self, session: str) -> LiveSession | None:
         """The session if it is in memory."""
         return self._live.get(session)
@@ -260,7 +267,7 @@ class Sessions:
             past = max(0.0, self.clock.wall() - view.last_at) if view else 0.0
             live = LiveSession(session, view, view, heard_s=now - past, loaded_s=now)
             self._live[session] = live
-            self.on_change(session)
+            self._tell(session)
             if view is not None:
                 left = [q for q in view.questions if q not in self._asked_here]
                 self._submit(live, "", [t.QuestionEnded(question, "restart") for question in left])
@@ -279,7 +286,7 @@ class Sessions:
             )
         # A name that somebody only asked for goes before every session that there is.
         first = min(idle, key=lambda live: (live.tentative is not None, live.heard_s))
-        del self._live[first.session]
+        self._leave(first.session)
 
     # -- submitting ---------------------------------------------------------------------------
 
@@ -293,6 +300,7 @@ class Sessions:
         self.messages += messages
         live.message = self.messages
         live.heard_s = self.clock.monotonic()
+        self.changed[live.session] = None
 
     def _submit(self, live: LiveSession, turn: str, events: Sequence[t.SessionEvent]) -> Receipt:
         if not events:
@@ -320,10 +328,19 @@ class Sessions:
                 return
             live.durable = view
             if live.tentative is None and self._live.get(live.session) is live:
-                del self._live[live.session]
-            self.on_change(live.session)
+                self._leave(live.session)
+            self._tell(live.session)
 
         future.add_done_callback(done)
+
+    def _tell(self, session: str) -> None:
+        if session in self._live:
+            self.changed[session] = None
+        self.on_change(session)
+
+    def _leave(self, session: str) -> None:
+        del self._live[session]
+        self.changed.pop(session, None)
 
     @staticmethod
     def _news_s(live: LiveSession) -> float:
@@ -334,7 +351,7 @@ class Sessions:
         """A commit failed: what was decided on it is void."""
         for live in tuple(self._live.values()):
             if live.inflight:
-                del self._live[live.session]
+                self._leave(live.session)
                 self._start_loading(live.session).add_done_callback(_log_failure)
 
 

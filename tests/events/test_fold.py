@@ -82,9 +82,18 @@ def test_every_field_of_the_view_comes_from_its_event() -> None:
     assert [c.position for c in first.checkpoints] == [2, 4]
 
 
-def test_dropping_the_state_changes_nothing_that_is_known() -> None:
+OF_THE_STATE: list[t.SessionEvent] = [
+    t.Dropped("cap", 4),
+    t.Shared(4),
+    t.Spill(4, 100, 1.0, kept=False),
+    t.Restore(4, 100, 1.0),
+]
+
+
+@pytest.mark.parametrize("event", OF_THE_STATE, ids=lambda event: type(event).__name__)
+def test_what_becomes_of_the_state_changes_nothing_that_is_known(event: t.SessionEvent) -> None:
     before = view_of(*EVERY)
-    after = fold(before, draft("two", t.Dropped("cap", 4), 12.0))
+    after = fold(before, draft("two", event, 12.0))
     assert before is not None
     assert after == replace(before, last_at=12.0)
 
@@ -97,7 +106,12 @@ def test_an_erased_session_is_nothing_and_can_begin_again() -> None:
 
 
 def test_every_kind_of_session_event_is_folded() -> None:
-    history = [*BEGUN, *EVERY, draft("two", t.Dropped("cap", 4)), draft("", t.SessionErased(0, 0))]
+    history = [
+        *BEGUN,
+        *EVERY,
+        *(draft("two", event) for event in OF_THE_STATE),
+        draft("", t.SessionErased(0, 0)),
+    ]
     assert {type(d.event) for d in history} == set(typing.get_args(t.SessionEvent))
     fold_all(None, history)
 

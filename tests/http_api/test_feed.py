@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadow_reader.bounds import Share
 from shadow_reader.events import types as t
 from shadow_reader.http import feed as feed_module
 from shadow_reader.http.lines import LineSplitter
@@ -208,8 +209,10 @@ def feeds(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
 class Watched(feed_module.Feed):
     """A feed that remembers the most it had in flight."""
 
-    def __init__(self, api: Any, request: web.Request, response: web.StreamResponse) -> None:
-        super().__init__(api, request, response)
+    def __init__(
+        self, api: Any, request: web.Request, response: web.StreamResponse, share: Share
+    ) -> None:
+        super().__init__(api, request, response, share)
         self.request = request
         self.most_lines = 0
         self.most_bytes = 0
@@ -217,7 +220,7 @@ class Watched(feed_module.Feed):
     def _hold(self, size: int) -> None:
         super()._hold(size)
         self.most_lines = max(self.most_lines, self._lines)
-        self.most_bytes = max(self.most_bytes, self._bytes)
+        self.most_bytes = max(self.most_bytes, self._share.taken)
 
     def shrink_send_buffer(self) -> None:
         """Let the kernel hold a few kilobytes of replies and not megabytes."""
@@ -312,3 +315,27 @@ async def test_garbage_between_chunks_ends_with_its_connection(served: Served) -
 
 def test_lines_are_json_objects_on_one_line() -> None:
     assert orjson.loads(lines(PROMPT)) == PROMPT
+
+
+async def test_a_feed_waits_for_the_budget_of_all_bodies(
+    tmp_path: Path, feeds: list[Watched]
+) -> None:
+    """A body that does not end holds nearly all of it; the feed goes on when it is gone."""
+    limit = 1 << 16
+    async with serving(tmp_path, body_bytes=limit, bodies_bytes=limit) as served:
+        async with open_feed(served) as duplex:
+            await duplex.send(lines(PROMPT))
+            assert (await duplex.reply())["ok"]
+            _reader, writer = await served.connect()
+            head = (
+                f"POST /v1/sessions/x/turns HTTP/1.1\r\nHost: localhost\r\nContent-Length: {limit}"
+            )
+            writer.write(head.encode() + b"\r\n\r\n" + bytes(limit - 8))
+            await until(lambda: served.used("bodies_bytes") == limit - 8, "the body to be held")
+            await duplex.send(lines(*(output(k, k) for k in range(10))))
+            await until(lambda: feeds[0]._share.bound._waiting, "the feed to wait for the budget")
+            assert served.runtime.journal.stats().last_seq == 2
+            writer.transport.abort()
+            assert all([(await duplex.reply())["ok"] for _ in range(10)])
+        assert served.runtime.journal.stats().last_seq == 12
+        await until(lambda: served.used("bodies_bytes") == 0, "the budget to be given back")
