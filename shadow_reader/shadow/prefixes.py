@@ -34,14 +34,14 @@ class Point:
     names: dict[str, None] = field(default_factory=dict)
 
     @property
-    def prefix(self) -> bytes:
-        """Names the ids below it."""
-        return self.pages[-1].prefix
+    def top(self) -> Page:
+        """The page at whose end it stands."""
+        return self.pages[-1]
 
     @property
     def frees(self) -> bool:
-        """Whether any bytes come free when it goes; nobody holds fewer pages than the last."""
-        return self.held.holders == 1 or self.pages[-1].holders == 1
+        """Whether any bytes come free when it goes: no page has fewer holders than the top one."""
+        return self.held.holders == 1 or self.top.holders == 1
 
     def add(self, session: str) -> None:
         """The session passes through it."""
@@ -52,11 +52,11 @@ class Point:
 
 
 class PrefixPoints:
-    """All points, by the ids below them, least recently used first."""
+    """All points, by their top pages, least recently used first."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._points: dict[bytes, Point] = {}
+        self._points: dict[Page, Point] = {}
         self._watched: dict[str, bytes] = {}
 
     def __len__(self) -> int:
@@ -76,13 +76,13 @@ class PrefixPoints:
             if len(self._watched) > MAX_WATCHED:
                 del self._watched[next(iter(self._watched))]
         if trail.pages and trail.depth:
-            self._touch(trail.pages[trail.depth - 1].prefix)
-        self.passes(session, {page.prefix for page in trail.pages})
+            self._touch(trail.pages[trail.depth - 1])
+        self.passes(session, set(trail.pages))
 
-    def passes(self, session: str, prefixes: Container[bytes]) -> None:
-        """The session's ids pass through these beginnings and through no others."""
+    def passes(self, session: str, pages: Container[Page]) -> None:
+        """The session's ids pass through the ends of these pages and through no others."""
         for point in self:
-            if point.prefix in prefixes:
+            if point.top in pages:
                 point.add(session)
             else:
                 self._remove_name(point, session)
@@ -97,14 +97,14 @@ class PrefixPoints:
         Args:
             others: sessions to be asked for; those that share the last page are named.
         """
-        prefix = pages[-1].prefix
-        point = self._points.get(prefix)
-        due = self._watched.get(session) == prefix
+        top = pages[-1]
+        point = self._points.get(top)
+        due = self._watched.get(session) == top.prefix
         if due:
             del self._watched[session]
         if point is None and due:
             self._memory.hold(pages, [held])
-            point = self._points[prefix] = Point(pages, held)
+            point = self._points[top] = Point(pages, held)
             for name in others:
                 point.add(name)
             while len(self._points) > MAX_POINTS:
@@ -124,7 +124,7 @@ class PrefixPoints:
 
     def remove(self, point: Point) -> int:
         """Let go of a point; the bytes freed."""
-        del self._points[point.prefix]
+        del self._points[point.top]
         return self._memory.let_go(point.pages, [point.held])
 
     def clear(self) -> None:
@@ -139,7 +139,7 @@ class PrefixPoints:
         del point.names[session]
         return 0 if point.names else self.remove(point)
 
-    def _touch(self, prefix: bytes) -> None:
-        point = self._points.pop(prefix, None)
+    def _touch(self, top: Page) -> None:
+        point = self._points.pop(top, None)
         if point is not None:
-            self._points[prefix] = point
+            self._points[top] = point

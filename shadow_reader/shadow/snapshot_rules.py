@@ -138,7 +138,7 @@ def restorable_position(manifest: Manifest, ids: Ids, known: Ids) -> int:
 def needed_pieces(manifest: Manifest, grid: int, position: int, held: int) -> tuple[Piece, ...]:
     """The pieces to read for a state at ``position`` when its first ``held`` pages are there."""
     pages = position // grid
-    return tuple(p for p in manifest.pieces if p.start < pages and p.stop > held)
+    return tuple(p for p in manifest.pieces if max(p.start, held) < min(p.stop, pages))
 
 
 def refusal(manifest: Manifest, field: str, found: object, expected: object) -> SnapshotError:

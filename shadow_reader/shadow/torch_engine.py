@@ -271,7 +271,7 @@ class TorchEngine:
         state = self._state(session)
         state.install(standing)
         self._sessions[session] = state
-        self._points.passes(session, {page.prefix for page in standing.pages})
+        self._points.passes(session, set(standing.pages))
 
     def _state(self, session: str) -> SessionState:
         """The session's state, or a new one at 0 that nobody holds yet."""

@@ -1,14 +1,15 @@
 """Random histories of several sessions, against a second, plainer account of what must happen.
 
-Every rule is one thing the reader does to an engine. ``Expected`` knows only lists of ids and the
-checkpoint rule; the machine compares positions, forwards, bytes and, at the end, every bit.
+Every rule is one thing the reader does to an engine. ``expected.Family`` knows only lists of ids
+and the rules; the machine compares positions, forwards, bytes and, at the end, every bit. The
+sessions begin alike, part, and come together again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, TypeVar
 
 import pytest
@@ -16,15 +17,19 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from shadow_reader.errors import OutOfRoomError
+from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import Ids
+from shadow_reader.shadow.prefixes import Point
+from shadow_reader.shadow.spill import PinnedState
 from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
+from tests.shadow.expected import CUTS, Expected, Family, cut_place
 from tests.shadow.models import Watched, tripping
+from tests.shadow.snapshots import Snapshot, bring_back, copy_out
 from tests.shadow.states import (
+    assert_all_is_counted,
     assert_like_fresh,
     make_ids,
     read_all,
-    really_held,
     same_bits,
     tensors,
 )
@@ -32,61 +37,18 @@ from tests.shadow.states import (
 GRID = 64
 LONGEST = 9 * GRID + GRID // 2
 LETTERS = (5, 9, 11)
-CUTS = ("mark", "below", "agree", "early", "late", "line", "before", "after", "mark", "shorter")
-"""Where a prompt leaves the old one: at ids of that name, at a grid line or one off it, at a
-checkpoint or one below, or anywhere with nothing behind (shorter)."""
-
 T = TypeVar("T")
 
-sessions = st.sampled_from(["a", "a", "b"])
+MOST_PINS = 2
+MOST_SNAPSHOTS = 4
+
+NAMES = ("a", "b", "c", "d", "e")
+sessions = st.sampled_from(NAMES)
+orders = st.permutations(NAMES)
 seeds = st.integers(0, 1_000_000)
 errors = st.sampled_from(
     [RuntimeError, KeyboardInterrupt, asyncio.CancelledError, MemoryError, torch.OutOfMemoryError]
 )
-
-
-@dataclass
-class Expected:
-    """What must be true of one session."""
-
-    known: list[int] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)
-    checkpoints: list[int] = field(default_factory=list)
-
-    def align(self) -> tuple[int, int | None]:
-        """The checkpoint rule: (committed, cut) after the known ids have changed."""
-        pairs = zip(self.known, self.read, strict=False)
-        shortest = min(len(self.known), len(self.read))
-        cut = next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
-        if cut >= len(self.read):
-            return len(self.read), None
-        self.checkpoints = [line for line in self.checkpoints if line <= cut]
-        self.read = self.read[: max(self.checkpoints, default=0)]
-        return len(self.read), cut
-
-    def checkpoint(self) -> None:
-        """Six at most, none at 0, none twice."""
-        if self.read and len(self.read) not in self.checkpoints:
-            self.checkpoints = [*self.checkpoints, len(self.read)][-6:]
-
-
-def cut_place(kind: str, expected: Expected, where: int) -> int:
-    """A place in the known ids of one kind; ``where`` chooses among those of a kind."""
-    length = len(expected.known)
-    line = GRID * (where % (length // GRID + 1))
-    marks = expected.checkpoints or [line]
-    mark = marks[where % len(marks)]
-    place = {
-        "agree": length,
-        "early": where % 4,
-        "late": length - 1 - where % 4,
-        "line": line,
-        "before": line - 1,
-        "after": line + 1,
-        "mark": mark,
-        "below": mark - 1,
-    }.get(kind, where % (length + 1))
-    return min(max(place, 0), length)
 
 
 class Histories(RuleBasedStateMachine):
@@ -101,8 +63,10 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = self.make_model()
-        self.expected: dict[str, Expected] = {}
+        self.family = Family(GRID)
         self.digests: dict[tuple[int, ...], str] = {}
+        self.pins: list[PinnedState] = []
+        self.snapshots: list[tuple[Snapshot, Expected]] = []
         self.engine: TorchEngine
 
     @initialize(spare=st.integers(0, 100))
@@ -114,37 +78,49 @@ class Histories(RuleBasedStateMachine):
             self.model, grid=GRID, cap_bytes=cap if self.tight else 1 << 28, poison=True
         )
 
-    @rule(session=sessions, kind=st.sampled_from(CUTS), where=seeds, more=st.integers(1, LONGEST))
-    def prompt(self, session: str, kind: str, where: int, more: int) -> None:
-        expected = self.expected.setdefault(session, Expected())
-        old = expected.known
-        cut = cut_place(kind, expected, where)
+    @rule(
+        session=sessions,
+        like=sessions,
+        kind=st.sampled_from(CUTS),
+        where=seeds,
+        more=st.integers(1, LONGEST),
+        most=st.integers(0, 9),
+    )
+    def prompt(self, session: str, like: str, kind: str, where: int, more: int, most: int) -> None:
+        """A prompt that begins like this session's last one or another's, and is read a while."""
+        model = self.family.session(like)
+        old = model.known
+        cut = cut_place(kind, model, where, GRID)
         new = old[:cut]
         if kind != "shorter":
-            new += make_ids(more, where)
+            new = new + list(make_ids(more, where))
             if cut < len(old):
                 new[cut] = (old[cut] + 1) % 256
-        expected.known = new[:LONGEST]
+        self.family.session(session).known = new[:LONGEST]
         self.aligned(session)
+        self.read(session, most, mark_all=False)
+        if where % 2:
+            self.checkpoint(session)
 
     @rule(session=sessions, more=st.integers(1, 130), seed=seeds)
     def output(self, session: str, more: int, seed: int) -> None:
-        expected = self.expected.setdefault(session, Expected())
+        expected = self.family.session(session)
         expected.known = (expected.known + list(make_ids(more, seed)))[:LONGEST]
         self.aligned(session)
 
     def aligned(self, session: str) -> None:
-        """Align; no forward may happen, and the checkpoint rule says where it ends."""
-        expected = self.expected[session]
-        before = len(self.model.calls)
-        found = self.engine.align(session, Ids.of(expected.known))
-        assert (found.committed, found.cut) == expected.align()
+        """Align; no forward may happen, and the plain account says where it ends."""
+        known = Ids.of(self.family.session(session).known)
+        before, held = len(self.model.calls), self.engine.stats().bytes
+        found = self.engine.align(session, known)
+        assert (found.committed, found.cut, found.shared) == self.family.align(session)
         assert len(self.model.calls) == before
+        assert self.engine.stats().bytes <= held
         self.digest_is_of_the_ids(session)
 
     @rule(session=sessions, most=st.integers(1, 9), mark_all=st.booleans())
     def read(self, session: str, most: int, mark_all: bool) -> None:
-        expected = self.expected.setdefault(session, Expected())
+        expected = self.family.session(session)
         known = Ids.of(expected.known)
         for _ in range(most):
             start = len(expected.read)
@@ -157,12 +133,13 @@ class Histories(RuleBasedStateMachine):
             assert done == start + GRID
             assert self.model.calls[before:] == [(start, GRID)]
             expected.read = expected.known[:done]
+            self.family.arrived(session)
             if mark_all:
                 self.checkpoint(session)
 
     @rule(session=sessions)
     def checkpoint(self, session: str) -> None:
-        expected = self.expected.setdefault(session, Expected())
+        expected = self.family.session(session)
         digest = self.attempt(session, lambda: self.engine.checkpoint(session))
         if digest is not None:
             expected.checkpoint()
@@ -172,7 +149,7 @@ class Histories(RuleBasedStateMachine):
     def digest_is_of_the_ids(self, session: str) -> None:
         """The same ids read have the same digest, other ids another one, whatever came between."""
         digest = self.engine.digest(session)
-        assert self.digests.setdefault(tuple(self.expected[session].read), digest) == digest
+        assert self.digests.setdefault(tuple(self.family.session(session).read), digest) == digest
         assert len(set(self.digests.values())) == len(self.digests)
 
     @rule(session=sessions, count=st.integers(1, 90), seed=seeds)
@@ -189,7 +166,7 @@ class Histories(RuleBasedStateMachine):
     def fails_within(
         self, session: str, reading: bool, error: type[BaseException], stage: int
     ) -> None:
-        expected = self.expected.setdefault(session, Expected())
+        expected = self.family.session(session)
         known = Ids.of(expected.known)
         if not reading:
             where = self.stages[stage % len(self.stages)]
@@ -198,16 +175,103 @@ class Histories(RuleBasedStateMachine):
             where = self.stages[stage % (len(self.stages) - 1)]
             self.fails(session, where, error, lambda: self.engine.read_chunk(session, known))
 
-    @rule(session=sessions)
-    def drop(self, session: str) -> None:
-        stats = self.engine.state_stats(session)
-        assert self.engine.drop(session) == (stats.bytes if stats else 0)
+    @rule(session=sessions, erased=st.booleans())
+    def drop(self, session: str, erased: bool) -> None:
+        stats, before = self.engine.state_stats(session), self.unshared_bytes()
+        freed = self.engine.drop(session, erased=erased)
+        assert freed == before - self.unshared_bytes()
+        assert erased or freed <= (stats.bytes if stats else 0)
         assert self.engine.state_stats(session) is None
-        if session in self.expected:
-            self.expected[session] = Expected(known=self.expected[session].known)
+        if erased:
+            self.family.erase(session)
+        else:
+            self.family.drop(session)
+
+    @rule(order=orders, count=st.integers(1, 5), times=st.integers(1, 6))
+    def give_way(self, order: Sequence[str], count: int, times: int) -> None:
+        """Something is freed that may go, or nothing has changed; ``Family`` is told what."""
+        order = order[:count]
+        for _ in range(times):
+            before, points = self.unshared_bytes(), set(self.family.points)
+            freed = self.engine.give_way(order)
+            assert freed == before - self.unshared_bytes()
+            lost = points - {ids_of(point) for point in self.engine._points}
+            for point in lost:
+                del self.family.points[point]
+            gone = 0
+            for session, expected in self.family.sessions.items():
+                stats = self.engine.state_stats(session)
+                kept = list(stats.checkpoints) if stats else []
+                gone += len(expected.checkpoints) - len(kept)
+                assert session in order or kept == expected.checkpoints
+                expected.checkpoints = kept
+            assert bool(freed) == bool(lost or gone)
+
+    @rule(session=sessions)
+    def pin(self, session: str) -> None:
+        pinned = self.engine.pin(session)
+        expected = self.family.session(session)
+        assert (pinned is None) == (not expected.read)
+        if pinned is None:
+            return
+        if len(self.pins) == MOST_PINS:
+            self.copied(0, keep=False)
+        self.pins.append(pinned)
+        self.family.pins.append(deepcopy(expected))
+
+    @rule(which=seeds, keep=st.booleans())
+    def copied(self, which: int, keep: bool) -> None:
+        """Copy a pinned state out; it is what was committed when it was pinned."""
+        if not self.pins:
+            return
+        which %= len(self.pins)
+        held, then = self.engine.stats().bytes, self.family.pins[which]
+        snapshot = copy_out(self.pins[which])
+        manifest = snapshot.manifest
+        assert self.engine.stats().bytes == held
+        ids = tuple(then.read)
+        assert self.digests.setdefault(ids, manifest.digest) == manifest.digest
+        assert [line for line, _ in manifest.checkpoints] == then.checkpoints
+        for line, digest in manifest.checkpoints:
+            assert self.digests.setdefault(ids[:line], digest) == digest
+        self.snapshots = [*self.snapshots, (snapshot, deepcopy(then))][-MOST_SNAPSHOTS:]
+        if not keep:
+            self.pins.pop(which).release()
+            self.family.pins.pop(which)
+
+    @rule(session=sessions, which=seeds)
+    def restore(self, session: str, which: int) -> None:
+        """Bring a snapshot back in place of the session's state, as far as its ids agree."""
+        if which % 2 or not self.snapshots:
+            self.pin(session)
+            self.copied(-1, keep=False)
+        if not self.snapshots:
+            return
+        snapshot, then = self.snapshots[-1 - which // 2 % len(self.snapshots)]
+        self.engine.drop(session)
+        self.family.drop(session)
+        expected = self.family.session(session)
+        known = Ids.of(expected.known)
+        common = Ids.of(then.read).common_prefix(known)
+        line = max((line for line in then.lines if line <= common), default=0)
+        held, calls = self.engine.stats().bytes, len(self.model.calls)
+        try:
+            assert bring_back(self.engine, session, snapshot, known) == line
+        except OutOfRoomError:
+            assert self.tight
+        except SnapshotError:
+            assert not line
+        if self.engine.state_stats(session) is None:
+            assert self.engine.stats().bytes == held
+            return
+        assert len(self.model.calls) == calls
+        expected.read = expected.known[:line]
+        expected.checkpoints = [mark for mark in then.checkpoints if mark <= line]
+        self.family.passes(session, expected.read)
+        self.aligned(session)
 
     def asked(self, session: str, count: int, seed: int) -> tuple[float, ...]:
-        expected = self.expected.get(session, Expected())
+        expected = self.family.session(session)
         tail = Ids.of(expected.known[len(expected.read) :])
         question = make_ids(count, seed)
         return self.engine.ask(session, tail=tail, question=question, letters=LETTERS)
@@ -248,27 +312,43 @@ class Histories(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         stats = self.engine.stats()
-        assert really_held(self.engine) <= stats.bytes <= stats.peak_bytes <= stats.cap_bytes
+        assert_all_is_counted(self.engine, *(pinned._standing for pinned in self.pins))
+        assert stats.bytes <= stats.peak_bytes <= stats.cap_bytes
         resident = 0
-        for session, expected in self.expected.items():
+        for session, expected in self.family.sessions.items():
             found = self.engine.state_stats(session)
             assert (found is None) == (not expected.read)
             if found is not None:
                 resident += 1
                 assert found.committed == len(expected.read)
                 assert list(found.checkpoints) == expected.checkpoints
-        assert stats.sessions == resident
+        assert (stats.sessions, stats.prefix_points) == (resident, len(self.family.points))
+        named = [(ids_of(point), set(point.names)) for point in self.engine._points]
+        assert named == list(self.family.points.items())
+
+    def unshared_bytes(self) -> int:
+        """Bytes of all pages and states that anybody holds, each once; slabs do not count."""
+        pool, memory = self.engine._pool, self.engine._memory
+        return pool.pages * pool.page_bytes + len(memory._states) * memory.state_bytes
 
     def teardown(self) -> None:
         """Every session equals a fresh prefill; then, read to its end, again."""
         if not hasattr(self, "engine"):
             return
-        for session, expected in self.expected.items():
+        for session, expected in self.family.sessions.items():
             known = Ids.of(expected.known)
             assert_like_fresh(self.engine, session, known, self.model)
             if not self.tight:
                 read_all(self.engine, session, known)
                 assert_like_fresh(self.engine, session, known, self.model)
-        for session in self.expected:
-            self.engine.drop(session)
-        assert self.engine.stats().bytes == 0
+        for pinned in self.pins:
+            copy_out(pinned)
+            pinned.release()
+        for session in self.family.sessions:
+            self.engine.drop(session, erased=True)
+        assert (self.engine.stats().bytes, self.engine.stats().prefix_points) == (0, 0)
+
+
+def ids_of(point: Point) -> tuple[int, ...]:
+    """The ids that the point's pages were read from."""
+    return tuple(i for page in point.pages for i in Ids.from_bytes(page.ids))
