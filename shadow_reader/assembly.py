@@ -21,9 +21,9 @@ from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
 from shadow_reader.shadow.changes import Changes
-from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.erasures import Erasures
+from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.reader import Reader
@@ -60,7 +60,7 @@ class Parts:
     line: QuestionLine
     erasures: Erasures
     changes: Changes
-    device: DeviceThread
+    device: JobThread
     engine: Engine | None
     reader: Reader | None
 
@@ -86,7 +86,7 @@ async def assemble(
     """
     journal = given.journal or await _open_journal(settings)
     stack.push_async_callback(journal.close)
-    device = DeviceThread()
+    device = JobThread()
     stack.push_async_callback(device.close)
     engine, vocabulary = given.engine, given.vocabulary
     if engine is None and settings.model:

@@ -30,8 +30,8 @@ from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor
 from shadow_reader.events.types import Draft, Entry, Happened
 from shadow_reader.events.view import MAX_CHECKPOINTS
-from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
+from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.snapshot_rules import (
     check_manifest,
     read_ids,
@@ -326,7 +326,7 @@ class FakeEngine:
         self.peak = max(self.peak, self.used + units)
 
 
-class InlineDevice(DeviceThread):
+class InlineDevice(JobThread):
     """The device thread's laws without a thread: for virtual time.
 
     A job takes ``job_s`` of the loop's time and happens at its end; jobs go one at a time, in

@@ -47,9 +47,11 @@ class Logbook:
         self.add(view.session, event, view)
 
     def rewind(self, view: SessionView, aligned: Aligned) -> None:
-        """The state was compared with the ids; it may have gone back."""
+        """The state was compared with the ids; it may have gone back, or taken over another's."""
         if aligned.cut is not None:
             self.add(view.session, t.Rewind(aligned.cut, aligned.committed, aligned.reread), view)
+        if aligned.shared:
+            self.add(view.session, t.Shared(aligned.shared), view)
 
     def add(self, session: str, event: t.SessionEvent, view: SessionView | None) -> None:
         """Something else was done to ``session``; ``view`` is what was known of it then."""

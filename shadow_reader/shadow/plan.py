@@ -6,7 +6,8 @@ Laws:
 2. Nothing is read while the foreground is busy (a request holds or waits for the lease, or, unless
    the shadow has a device of its own, any turn runs).
 3. Then: the session an open question waits for, the session whose turn runs, the most recent one.
-4. Nobody starves: of the sessions that waited longer than ``STARVED_S`` for a burst, the one that
+4. A session whose state moves between memory and disk is left alone until it is there.
+5. Nobody starves: of the sessions that waited longer than ``STARVED_S`` for a burst, the one that
    waited longest goes before 3, but never twice in a row: a crowd that starves must not starve a
    question.
 """
@@ -39,6 +40,7 @@ class Candidate:
         running: its turn runs. heard_s: last message, monotonic.
         unserved_s: since when it is behind without having been given a burst, monotonic.
         blocked: why it cannot be read now; empty when it can.
+        moving: its state is on its way from the disk, or waits for room: nothing is done to it.
     """
 
     session: str
@@ -48,6 +50,7 @@ class Candidate:
     heard_s: float
     unserved_s: float
     blocked: str = ""
+    moving: bool = False
 
     @property
     def behind(self) -> int:
@@ -83,7 +86,7 @@ class AnswerNext:
 
 @dataclass(frozen=True, slots=True)
 class ReadNext:
-    """Read a burst of this session; ``starved``: because it waited too long (law 4)."""
+    """Read a burst of this session; ``starved``: because it waited too long (law 5)."""
 
     session: str
     starved: bool = False
@@ -106,7 +109,7 @@ def plan(now: Situation) -> Action:
     question = answerable(now)
     if question is not None:
         return AnswerNext(question)
-    behind = [c for c in now.candidates if c.behind >= now.grid and not c.blocked]
+    behind = [c for c in now.candidates if c.behind >= now.grid and not (c.blocked or c.moving)]
     if not behind:
         return Rest("fresh")
     if now.turns_block and any(c.running for c in now.candidates):
@@ -116,7 +119,7 @@ def plan(now: Situation) -> Action:
 
 def answerable(now: Situation) -> str | None:
     """The question that can be answered before anything more is read, if there is one."""
-    fresh = {c.session: c.behind < now.grid for c in now.candidates}
+    fresh = {c.session: c.behind < now.grid for c in now.candidates if not c.moving}
     ready = [w for w in now.waiting if w.session in fresh and (w.wait == "now" or fresh[w.session])]
     if not ready:
         return None

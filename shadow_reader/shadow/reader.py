@@ -29,10 +29,11 @@ from shadow_reader.events import types as t
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
-from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.logbook import Logbook
+from shadow_reader.shadow.mover import Mover
 from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, answerable, plan
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import OpenQuestion, make_reply
@@ -57,7 +58,7 @@ class Reader:
         *,
         sessions: Sessions,
         engine: Engine,
-        device: DeviceThread,
+        device: JobThread,
         lease: Lease,
         line: QuestionLine,
         clock: Clock,
@@ -80,15 +81,22 @@ class Reader:
         self._grid = engine.identity.grid
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()
+        self._mover: Mover | None = None
         self._starved_last = False
         self._closing = False
         lease.on_free(self.wake)
 
     # -- from outside -------------------------------------------------------------------------
 
+    def move_with(self, mover: Mover) -> None:
+        """From now on states are spilled and restored by ``mover``."""
+        self._mover = self._residency.mover = mover
+
     def wake(self, _session: str = "") -> None:
         """Something changed: look again."""
         self._wake.set()
+        if self._mover is not None:
+            self._mover.tell()
 
     def stop(self) -> None:
         """End the loop after the chunk in flight."""
@@ -96,8 +104,12 @@ class Reader:
         self._wake.set()
 
     async def forget(self, session: str) -> None:
-        """Drop the session's state, once what runs on it is done."""
-        await self._residency.forget(session)
+        """Drop the session's state and its snapshot, once what runs on them is done."""
+        try:
+            if self._mover is not None:
+                await self._mover.forget(session)
+        finally:
+            await self._residency.forget(session)
 
     async def wait_fresh(self, session: str) -> None:
         """Wait until the session is fresh.
@@ -232,7 +244,7 @@ class Reader:
     async def _step(self, session: str, book: Logbook) -> bool:
         """A rewind, a checkpoint or a chunk, if one is due; whether one was."""
         view = self.roster.known(session)
-        if view is None:
+        if view is None or self._restores(view):
             return False
         lines = checkpoint_lines(view, self._grid)
         job = partial(jobs.stride, self._engine, session, view.known, lines)
@@ -256,6 +268,13 @@ class Reader:
             book.add(session, t.Checkpoint(step.stop, step.digest, self._name), view)
         return step.moved
 
+    def _restores(self, view: SessionView) -> bool:
+        """Whether a snapshot is used instead of reading from zero; the mover wakes us then."""
+        if self._mover is None or not self.roster.wants_snapshot(view):
+            return False
+        self._mover.restore(view.session)
+        return True
+
     # -- answering ----------------------------------------------------------------------------
 
     async def _answer(self, question: str) -> None:
@@ -264,6 +283,8 @@ class Reader:
         view = self.roster.known(asked.waiting.session)
         if view is None:
             self._line.fail(question, NotFoundError("the session is gone", field="session"))
+            return
+        if self._restores(view):
             return
         book = Logbook()
         forked: jobs.Forked | None = None

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from shadow_reader.errors import OutOfRoomError, ShadowError
 from shadow_reader.events import types as t
-from shadow_reader.shadow.device import DeviceThread
 from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.logbook import Logbook
+from shadow_reader.shadow.mover import Mover
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.roster import Roster
 
@@ -32,18 +34,24 @@ class Residency:
 
     Args:
         wanted: whether somebody else waits for the device.
+        mover: spills what makes room; None, without a disk: it is dropped.
     """
 
     engine: Engine
-    device: DeviceThread
+    device: JobThread
     roster: Roster
     line: QuestionLine
     wanted: Callable[[], bool]
+    mover: Mover | None = None
 
     async def run(self, session: str, job: Callable[[], T], book: Logbook) -> T | None:
-        """Run a job of ``session``; when it finds no room, drop idle states until it does.
+        """Run a job of ``session``; when it finds no room, make some until it does.
 
-        None: room was made, but now somebody waits for the device, or the session went away.
+        Checkpoints and prefix points give way first, then the states of sessions heard of less
+        recently: to the disk, which is waited for elsewhere, or, without one, for good.
+
+        None: room is being made; or it was, but now somebody waits for the device, or the session
+        went away.
 
         Raises:
             OutOfRoomError: nobody is left who could make room.
@@ -52,9 +60,17 @@ class Residency:
             try:
                 return await self.device.run(job)
             except OutOfRoomError as error:
-                victim = self.roster.victim(session)
-                if victim is None:
+                elders = self.roster.elders(session)
+                if await self.device.run(self.engine.give_way, [*elders, session]):
+                    if self.wanted():
+                        return None
+                    continue
+                if not elders:
                     raise
+                if self.mover is not None:
+                    self.mover.make_room(session)
+                    return None
+                victim = elders[0]
                 told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
                 seen = self.roster.sessions.messages
                 await self._drop(victim, "cap", OVER_CAP, told, book, seen)
@@ -79,7 +95,7 @@ class Residency:
     async def forget(self, session: str) -> None:
         """Drop the state of a session that is gone, once what runs on it is done."""
         self.roster.forget(session)
-        await self.device.run(self.engine.drop, session)
+        await self.device.run(partial(self.engine.drop, session, erased=True))
 
     async def _drop(
         self,

@@ -22,6 +22,9 @@ class Notes:
         unserved_s: since when it is behind without a burst (monotonic); None: it is not.
         blocked: why it is not read; lifted by a message after ``blocked_at``, a message's number.
         mismatches: checkpoints whose digest was not the one journaled earlier (law 2 broken).
+        moving: what its state waits for on its way between memory and disk; empty: nothing.
+        snapshot_tried: no snapshot needs to be looked for before it is read from zero.
+        refused: why its last snapshot was not used.
     """
 
     aligned_turns: int = -1
@@ -29,6 +32,9 @@ class Notes:
     blocked: str = ""
     blocked_at: int = 0
     mismatches: int = 0
+    moving: str = ""
+    snapshot_tried: bool = False
+    refused: str = ""
 
 
 class Standing(NamedTuple):
@@ -148,7 +154,7 @@ class Roster:
             if notes.blocked and live.message > notes.blocked_at:
                 notes.blocked = ""
             needs = behind or live.running or live.session in asked
-            if not needs and not notes.blocked and not self._to_align(live):
+            if not (needs or notes.blocked or notes.moving or self._to_align(live)):
                 self._watched.pop(live.session, None)
             if needs:
                 found.append(
@@ -160,6 +166,7 @@ class Roster:
                         heard_s=live.heard_s,
                         unserved_s=now if notes.unserved_s is None else notes.unserved_s,
                         blocked=notes.blocked,
+                        moving=bool(notes.moving),
                     )
                 )
         return found
@@ -180,16 +187,45 @@ class Roster:
 
         Never one that was heard of later than ``session`` itself.
         """
+        return next(iter(self.elders(session)), None)
+
+    def elders(self, session: str) -> list[str]:
+        """Residents heard of less recently than ``session``, the least recently first."""
         mine = self.heard_s(session)
-        older = [
-            (self.heard_s(name), name)
-            for name in self._notes
-            if name != session and self.engine.state_stats(name) is not None
-        ]
-        return min(older)[1] if older and min(older)[0] < mine else None
+        return [name for name in self.residents() if name != session and self.heard_s(name) < mine]
+
+    def residents(self) -> list[str]:
+        """Sessions with a resident state, the one heard of least recently first."""
+        names = [name for name in self._notes if self.engine.state_stats(name) is not None]
+        return sorted(names, key=lambda name: (self.heard_s(name), name))
+
+    def wants_snapshot(self, view: SessionView) -> bool:
+        """Whether a snapshot may save reading the session from zero."""
+        notes = self.notes(view.session)
+        unread = len(view.known) >= self._grid and self.engine.state_stats(view.session) is None
+        return unread and not notes.snapshot_tried
+
+    def snapshot_tried(self, session: str, refused: str = "") -> None:
+        """The session's snapshot was used, or is not there, or was refused: read the rest."""
+        if session in self._notes:
+            self._notes[session].snapshot_tried = True
+            self._notes[session].refused = refused
+
+    def dropped(self, session: str, why: str, seen: int) -> None:
+        """Its state left memory; a snapshot of it may have been written. See ``block``."""
+        self.notes(session).snapshot_tried = False
+        self.block(session, why, seen)
+
+    def moved(self, session: str) -> None:
+        """What its state waited for is over."""
+        if session in self._notes:
+            self._notes[session].moving = ""
+            self._watched[session] = None
 
     def prune(self) -> None:
-        """Forget sessions that are neither live nor resident."""
+        """Forget sessions that are neither live nor resident, once they could be half of all."""
+        if len(self._notes) <= len(self.sessions.live()) + self.engine.stats().sessions:
+            return
         for name in tuple(self._notes):
             if self.sessions.peek(name) is None and self.engine.state_stats(name) is None:
                 del self._notes[name]

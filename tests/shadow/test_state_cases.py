@@ -11,7 +11,7 @@ import torch
 
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
-from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
 from tests.shadow.models import SMALL, Fake, Watched, small_model
 from tests.shadow.states import (
@@ -187,7 +187,7 @@ def test_case_27_padding_updates_nothing(length: int) -> None:
 
 async def test_case_28_a_fork_answered_then_one_cancelled_half_way() -> None:
     model = small_model()
-    engine, device = make_engine(model), DeviceThread()
+    engine, device = make_engine(model), JobThread()
     known = make_ids(200, 1)
     read_all(engine, "s", known)
     before = tensors(engine, "s")

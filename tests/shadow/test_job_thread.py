@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from shadow_reader.errors import ShutDownError
-from shadow_reader.shadow.device import DeviceThread
+from shadow_reader.shadow.job_thread import JobThread
 from tests.fakes import steps
 
 PATIENCE_S = 20.0
@@ -37,7 +37,7 @@ def device_threads() -> int:
 
 
 async def test_jobs_run_one_at_a_time_in_order_on_one_thread_that_is_not_ours() -> None:
-    device, running, order = DeviceThread(), list[int](), list[int]()
+    device, running, order = JobThread(), list[int](), list[int]()
     names: set[str] = set()
 
     def job(number: int) -> int:
@@ -57,7 +57,7 @@ async def test_jobs_run_one_at_a_time_in_order_on_one_thread_that_is_not_ours() 
 
 
 async def test_what_a_job_raises_comes_to_its_caller_and_the_next_goes_on() -> None:
-    device = DeviceThread()
+    device = JobThread()
 
     def fail(kind: type[BaseException]) -> None:
         raise kind("from the job")
@@ -70,7 +70,7 @@ async def test_what_a_job_raises_comes_to_its_caller_and_the_next_goes_on() -> N
 
 
 async def test_a_cancelled_caller_waits_for_its_running_job() -> None:
-    device, gated = DeviceThread(), Gated()
+    device, gated = JobThread(), Gated()
     caller = asyncio.create_task(device.run(gated))
     await gated.has_begun()
     for _ in range(3):
@@ -85,7 +85,7 @@ async def test_a_cancelled_caller_waits_for_its_running_job() -> None:
 
 
 async def test_a_job_that_fails_after_its_caller_was_cancelled_stays_quiet() -> None:
-    device, gated = DeviceThread(), Gated()
+    device, gated = JobThread(), Gated()
 
     def fail() -> None:
         gated()
@@ -105,7 +105,7 @@ async def test_a_job_that_fails_after_its_caller_was_cancelled_stays_quiet() -> 
 
 
 async def test_a_cancelled_caller_s_job_that_has_not_begun_never_runs() -> None:
-    device, gated, ran = DeviceThread(), Gated(), list[str]()
+    device, gated, ran = JobThread(), Gated(), list[str]()
     first = asyncio.create_task(device.run(gated))
     await gated.has_begun()
     second = asyncio.create_task(device.run(ran.append, "second"))
@@ -121,7 +121,7 @@ async def test_a_cancelled_caller_s_job_that_has_not_begun_never_runs() -> None:
 
 
 async def test_a_caller_cancelled_when_its_job_is_done_already_leaves_no_trace() -> None:
-    device = DeviceThread()
+    device = JobThread()
     for _ in range(50):
         caller = asyncio.create_task(device.run(lambda: 1))
         await steps(3)
@@ -133,7 +133,7 @@ async def test_a_caller_cancelled_when_its_job_is_done_already_leaves_no_trace()
 
 async def test_close_finishes_what_was_given_and_takes_nothing_more() -> None:
     before = device_threads()
-    device, gated, ran = DeviceThread(), Gated(), list[str]()
+    device, gated, ran = JobThread(), Gated(), list[str]()
     first = asyncio.create_task(device.run(gated))
     await gated.has_begun()
     second = asyncio.create_task(device.run(ran.append, "second"))
@@ -155,7 +155,7 @@ async def test_close_finishes_what_was_given_and_takes_nothing_more() -> None:
 async def test_close_before_anything_ran_and_in_a_row_leaves_no_thread() -> None:
     before = threading.active_count()
     for _ in range(20):
-        device = DeviceThread()
+        device = JobThread()
         await device.close()
         await device.close()
     assert threading.active_count() == before
@@ -163,7 +163,7 @@ async def test_close_before_anything_ran_and_in_a_row_leaves_no_thread() -> None
 
 async def test_a_cancelled_close_goes_on_closing() -> None:
     before = device_threads()
-    device, gated = DeviceThread(), Gated()
+    device, gated = JobThread(), Gated()
     job = asyncio.create_task(device.run(gated))
     await gated.has_begun()
     closing = asyncio.create_task(device.close())

@@ -1,4 +1,6 @@
-"""The one thread that touches the device. Whoever awaits a job never leaves it half-watched.
+"""A thread of its own for the device, and one for the snapshots' files.
+
+Whoever awaits a job never leaves it half-watched.
 
 Law: jobs run one at a time in the order they were given. A caller that is cancelled waits for its
 running job to finish before the cancellation goes on, so nobody can meet a state in mid-change; a
@@ -18,11 +20,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DeviceThread:
-    """Runs plain functions on one worker thread, for asyncio callers."""
+class JobThread:
+    """Runs plain functions on one worker thread, for asyncio callers.
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shadow-device")
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str = "shadow-device") -> None:
+        self._name = name
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._last: asyncio.Future[None] | None = None
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,7 +39,7 @@ class DeviceThread:
             ShutDownError: the thread is closed. Whatever the job raises.
         """
         if self._last is not None:
-            raise ShutDownError("the device thread is closed")
+            raise ShutDownError(f"the thread {self._name} is closed")
         given = self._pool.submit(job, *args, **kwargs)
         future = asyncio.wrap_future(given)
         try:
