@@ -144,9 +144,9 @@ class Roster:
         found = []
         self._watched.update(dict.fromkeys(asked))
         for live in self._look():
-            standing = self.standing(live)
+            known = len(live.durable.known) if live.durable else 0
             notes = self.notes(live.session)
-            behind = standing.behind >= self._grid
+            behind = known - self.committed(live.session) >= self._grid
             if not behind:
                 notes.unserved_s = None
             elif notes.unserved_s is None:
@@ -157,6 +157,7 @@ class Roster:
             if not (needs or notes.blocked or notes.moving or self._to_align(live)):
                 self._watched.pop(live.session, None)
             if needs:
+                standing = self.standing(live)
                 found.append(
                     Candidate(
                         session=live.session,

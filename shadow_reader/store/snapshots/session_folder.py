@@ -234,7 +234,7 @@ class SessionFolder:
         if head is None:
             self.used_ns = max((entry.used_ns for entry in found), default=self.used_ns)
             return
-        self.used_ns = max(head.used_ns, self.used_ns)
+        self.used_ns = max(head.used_ns, self.used_ns if self.fresh else 0)
         path = self.path / HEAD
         try:
             self.manifest, self.written_at = read_head_text(

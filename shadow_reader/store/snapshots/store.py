@@ -159,6 +159,7 @@ class FileSnapshots:
         folder = self._shelf.folders.get(self._shelf.path_of(session).name)
         if folder is not None:
             folder.fresh.clear()
+            folder.doubt()  # a spill that came to nothing was no use of the old snapshot
             self._shelf.try_collect(folder)
 
     def erase(self, session: str) -> bool:
