@@ -11,26 +11,30 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final
 
 from shadow_reader.bounds import Bound, Bounds
 from shadow_reader.clock import Clock
-from shadow_reader.config import Settings
+from shadow_reader.config import GIB, Settings
 from shadow_reader.errors import JournalError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
+from shadow_reader.events.snapshots import SnapshotStore
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
+from shadow_reader.shadow.mover import Mover, SpillProgress
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
 from shadow_reader.store.journal import SqliteJournal
+from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
 
 QWEN_VOCABULARY: Final = 248_320
 QWEN_CONTEXT_IDS: Final = 262_144
@@ -45,6 +49,7 @@ class Given:
     engine: Engine | None
     journal: Journal | None
     vocabulary: Vocabulary | None
+    snapshots: SnapshotStore | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Parts:
     device: JobThread
     engine: Engine | None
     reader: Reader | None
+    mover: Mover | None
 
 
 async def assemble(
@@ -74,15 +80,17 @@ async def assemble(
     given: Given,
     stack: AsyncExitStack,
     on_death: Callable[[Exception], None],
+    on_spill: Callable[[SpillProgress], None],
 ) -> Parts:
     """Make, connect and start everything; ``stack`` closes it.
 
     Args:
         bounds: gets the bounds of all parts.
         on_death: told why, should the reader die.
+        on_spill: told how far the spilling at the end is.
 
     Raises:
-        JournalError, ModelError, VocabularyError: a part cannot be made.
+        JournalError, ModelError, VocabularyError, SnapshotError: a part cannot be made.
     """
     journal = given.journal or await _open_journal(settings)
     stack.push_async_callback(journal.close)
@@ -102,6 +110,7 @@ async def assemble(
     erasing = bounds.add(Bound("erasures", settings.erasures))
     erasures = Erasures(sessions, line, erasing)
     reader: Reader | None = None
+    mover: Mover | None = None
     if engine is not None:
         await _journal_engine(journal, clock, engine)
         stack.push_async_callback(_journal_stop, journal, clock)
@@ -117,11 +126,16 @@ async def assemble(
             recent_sessions=settings.recent_sessions,
         )
         erasures.forget = reader.forget
+        mover = await _make_mover(
+            settings, given, engine, device, lease, clock, reader, line, stack
+        )
     watching = watch_turns(sessions, settings.turn_timeout_s)
     stack.push_async_callback(_stop_task, asyncio.create_task(watching, name="turn watch"))
-    parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader)
+    parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader, mover)
     _list_bounds(bounds, settings, parts)
     if reader is not None:
+        if mover is not None:
+            _start_mover(mover, reader, stack, on_spill)
         _start_reader(parts, reader, stack, on_death)
     return parts
 
@@ -161,6 +175,8 @@ def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:
     bounds.watch("open_questions", settings.open_questions, lambda: _most_questions(sessions))
     if engine is not None:
         bounds.watch("memory_bytes", engine.stats().cap_bytes, lambda: engine.stats().bytes)
+    if (mover := parts.mover) is not None:
+        bounds.watch("disk_bytes", mover.stats.cap_bytes, lambda: mover.stats.bytes)
 
 
 def _most_questions(sessions: Sessions) -> int:
@@ -191,6 +207,7 @@ async def _read(parts: Parts, reader: Reader, on_death: Callable[[Exception], No
         await reader.run(parts.journal)
     except Exception as error:
         log.exception("the reader stopped")
+        reader.died = True
         on_death(error)
         parts.line.close()
         raise
@@ -202,6 +219,62 @@ async def _stop_reader(parts: Parts, reader: Reader, task: asyncio.Task[None]) -
     reader.stop()
     await asyncio.gather(task, return_exceptions=True)
     await parts.line.settle()
+
+
+# -- snapshots ---------------------------------------------------------------------------------
+
+
+async def _make_mover(
+    settings: Settings,
+    given: Given,
+    engine: Engine,
+    device: JobThread,
+    lease: Lease,
+    clock: Clock,
+    reader: Reader,
+    line: QuestionLine,
+    stack: AsyncExitStack,
+) -> Mover | None:
+    """None without a disk. A journal that was brought along has no place beside it."""
+    store = given.snapshots
+    folder = settings.snapshot_dir
+    if store is None and (folder is None or (given.journal and settings.disk == "auto")):
+        return None
+    disk = JobThread("shadow-disk")
+    stack.push_async_callback(disk.close)
+    if store is None:
+        assert folder is not None
+        limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
+        store = await disk.run(partial(FileSnapshots.open, folder, limits=limits, clock=clock))
+        stack.push_async_callback(disk.run, store.close)
+    mover = Mover(
+        engine=engine,
+        device=device,
+        disk=disk,
+        store=store,
+        lease=lease,
+        clock=clock,
+        roster=reader.roster,
+        line=line,
+        turns_block=settings.foreground == "turns",
+        wake=reader.wake,
+    )
+    reader.move_with(mover)
+    return mover
+
+
+def _start_mover(
+    mover: Mover, reader: Reader, stack: AsyncExitStack, on_spill: Callable[[SpillProgress], None]
+) -> None:
+    task = asyncio.create_task(mover.run(), name="mover")
+
+    async def stop() -> None:
+        """The reader has stopped; what it left in memory goes to the disk."""
+        await _stop_task(task)
+        if not reader.died:
+            await mover.spill_all(on_spill)
+
+    stack.push_async_callback(stop)
 
 
 async def _stop_task(task: asyncio.Task[None]) -> None:

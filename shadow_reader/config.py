@@ -30,6 +30,8 @@ ENV_KEYS: Final[Mapping[str, str]] = {
     "DIR": "dir",
     "GB": "cap_gb",
     "GRID": "grid_ids",
+    "DISK": "disk",
+    "DISK_GB": "disk_gb",
     "JOURNAL": "journal",
     "DURABILITY": "durability",
     "DEVICE": "device",
@@ -56,6 +58,10 @@ class Settings(BaseModel):
         cap_gb: GiB that pages, states and checkpoints may take; checked before allocating.
         grid_ids: ids a chunk.
         journal: the journal's file.
+        disk: where states go that leave memory: a folder; auto: beside the journal, under its name
+            with ``-snapshots`` behind; off: nowhere, they are read again from the journal.
+        disk_gb: GiB that the snapshots may take; the least recently used go first.
+        disk_ttl_h: hours that a snapshot is kept.
         durability: normal: a commit survives the process; full: a power loss too.
         pending_events: events queued for the journal before senders wait.
         pending_bytes: the same for their bytes.
@@ -94,6 +100,9 @@ class Settings(BaseModel):
     cap_gb: Annotated[float, Field(gt=0, le=1024)] = 4.0
     grid_ids: Annotated[int, Field(ge=64, le=4096, multiple_of=64)] = 512
     journal: Path = Path("shadow.db")
+    disk: Annotated[str, Field(min_length=1)] = "auto"
+    disk_gb: Annotated[float, Field(gt=0, le=65_536)] = 32.0
+    disk_ttl_h: Annotated[float, Field(gt=0, le=8_760)] = 48.0
     durability: Literal["normal", "full"] = "normal"
     pending_events: Annotated[int, Field(ge=64, le=1_000_000)] = 8192
     pending_bytes: Annotated[int, Field(ge=1024**2, le=16 * GIB)] = 64 * 1024**2
@@ -153,6 +162,16 @@ class Settings(BaseModel):
     def cap_bytes(self) -> int:
         """The memory cap in bytes."""
         return int(self.cap_gb * GIB)
+
+    @property
+    def snapshot_dir(self) -> Path | None:
+        """Where snapshots lie; None without a disk."""
+        if self.disk == "off":
+            return None
+        if self.disk != "auto":
+            return Path(self.disk).expanduser()
+        journal = self.journal.expanduser()
+        return journal.with_name(f"{journal.name}-snapshots")
 
     @property
     def cache_dir(self) -> Path:

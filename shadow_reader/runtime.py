@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -26,11 +27,13 @@ from shadow_reader.config import Settings
 from shadow_reader.errors import AskTimeoutError, ModelError, NotFoundError, ShutDownError
 from shadow_reader.events import types as t
 from shadow_reader.events.journal import Journal
+from shadow_reader.events.snapshots import SnapshotStore
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Lease, Rank
+from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Accepted, Erased, Sessions
@@ -45,13 +48,16 @@ from shadow_reader.shadow.status import (
 )
 from shadow_reader.shadow.vocabulary import Vocabulary
 
+log = logging.getLogger(__name__)
+
 
 class Runtime:
     """One service: a journal, its live sessions, and, with a model, the reader.
 
     Args:
         settings: see ``config.Settings``.
-        clock, engine, journal, vocabulary: to bring your own; the rest is made from the settings.
+        clock, engine, journal, vocabulary, snapshots: to bring your own; the rest is made from
+            the settings.
 
     Attributes:
         bounds: every bound of the service, as the status shows them; also of whoever serves it.
@@ -65,12 +71,13 @@ class Runtime:
         engine: Engine | None = None,
         journal: Journal | None = None,
         vocabulary: Vocabulary | None = None,
+        snapshots: SnapshotStore | None = None,
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.lease = Lease(self.clock)
         self.bounds = Bounds()
-        self._given = Given(engine, journal, vocabulary)
+        self._given = Given(engine, journal, vocabulary, snapshots)
         self._parts: Parts | None = None
         self._stack = AsyncExitStack()
         self._state: ServiceState = "closing"
@@ -95,6 +102,7 @@ class Runtime:
                 given=self._given,
                 stack=stack,
                 on_death=self._reader_died,
+                on_spill=self._spilling,
             )
             self._parts = parts
             self._state, self._reason = ("ready", "") if parts.reader else ("off", NO_MODEL)
@@ -107,7 +115,7 @@ class Runtime:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Finish the chunk in flight, journal the end, close everything."""
+        """Finish the chunk in flight, spill every resident state, journal the end, close."""
         self._state, self._reason = "closing", "the service is closing"
         try:
             await self._stack.aclose()
@@ -230,6 +238,7 @@ class Runtime:
             uptime_s=self.clock.monotonic() - self._started_s,
             model=engine_status(parts.engine) if parts.engine else None,
             journal=parts.journal.stats(),
+            snapshots=parts.mover.stats if parts.mover else None,
             lease=self.lease.status(),
             limits=self.bounds.limits(),
             totals=totals(there, roster),
@@ -292,6 +301,11 @@ class Runtime:
 
     def _reader_died(self, error: Exception) -> None:
         self._state, self._reason = "failed", f"the reader stopped: {error!r}"
+
+    def _spilling(self, progress: SpillProgress) -> None:
+        self._reason = f"closing: {progress.done} of {progress.sessions} states are spilled"
+        if progress.sessions:
+            log.info(self._reason)
 
     async def _settle_erasures(self) -> None:
         if self._parts is not None:

@@ -212,7 +212,7 @@ class Mover:
         view = self._roster.known(session)
         if view is None:
             return
-        began = self._clock.monotonic()
+        began, seen = self._clock.monotonic(), self._sessions.messages
 
         async def room(error: OutOfRoomError) -> None:
             if not await self._spill_next(session):
@@ -221,9 +221,10 @@ class Mover:
         try:
             moved = await self._moves.restore(view, room)
         except OutOfRoomError as error:
-            # The reader would find no room either; it says so to whoever waits.
-            log.info("no room to restore session %s: %s", session, error)
-            moved = None
+            # As when there is no room to read it: left alone until somebody speaks of it again.
+            self._roster.block(session, error.message, seen)
+            self._line.fail_session(session, error)
+            return
         except SnapshotError as error:
             await self._refuse(view, error, began)
             return

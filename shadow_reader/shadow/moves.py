@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from shadow_reader.errors import NotFoundError, OutOfRoomError, SnapshotError
 from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, SnapshotStore
@@ -21,6 +21,15 @@ from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 
 T = TypeVar("T")
+
+
+class OnDevice(Protocol):
+    """Runs one job of the device."""
+
+    async def __call__(self, job: Callable[[], T], /) -> T:
+        """Its result."""
+        ...
+
 
 OWNER: Final = "spill and restore"
 
@@ -65,7 +74,7 @@ class Moves:
         Raises:
             SnapshotError: it cannot be written. NotFoundError: the session went away.
         """
-        on_device = self._on_device if leased else self.device.run
+        on_device: OnDevice = self._on_device if leased else self.device.run
         pinned = await on_device(partial(self.engine.pin, view.session))
         if pinned is None:
             return None
@@ -124,10 +133,10 @@ class Moves:
         self, session: str, pinned: Pinned, index: int, on_device: OnDevice
     ) -> int:
         """Bytes written; 0 where an earlier spill wrote it."""
-        piece: Piece = await on_device(partial(pinned.piece, index))
+        piece = await on_device(partial(pinned.piece, index))
         if await self.disk.run(self.store.has_piece, session, piece.name):
             return 0
-        tensors: Mapping[str, RawTensor] = await on_device(partial(pinned.copy_piece, index))
+        tensors = await on_device(partial(pinned.copy_piece, index))
         await self.disk.run(self.store.write_piece, session, piece, tensors)
         return piece.bytes
 
@@ -153,7 +162,8 @@ class Moves:
         finally:
             if coming is not None:
                 await asyncio.wait([coming])
-                coming.cancelled() or coming.exception()
+                if not coming.cancelled():
+                    coming.exception()
         return read
 
     def _begin_reading(
@@ -176,9 +186,6 @@ class Moves:
         await self.gate()
         async with self.lease.hold(Rank.SUMMARY, OWNER):
             return await self.device.run(job)
-
-
-OnDevice = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 def _must_be_there(is_there: Callable[[], bool]) -> None:

@@ -51,6 +51,9 @@ class Reader:
         turns_block: a running turn counts as foreground.
         burst_s: the lease is let go at the first chunk's end after so long.
         recent_sessions: taken up again after a start, newest first.
+
+    Attributes:
+        died: it stopped of an error of ours, and what it left may be wrong.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Reader:
         self._mover: Mover | None = None
         self._starved_last = False
         self._closing = False
+        self.died = False
         lease.on_free(self.wake)
 
     # -- from outside -------------------------------------------------------------------------

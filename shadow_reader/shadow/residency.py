@@ -60,22 +60,28 @@ class Residency:
             try:
                 return await self.device.run(job)
             except OutOfRoomError as error:
+                if self._is_over(session):
+                    return None
                 elders = self.roster.elders(session)
-                if await self.device.run(self.engine.give_way, [*elders, session]):
-                    if self.wanted():
+                gave = await self.device.run(self.engine.give_way, [*elders, session])
+                if self._is_over(session):
+                    return None
+                if not gave:
+                    if not elders:
+                        raise
+                    if self.mover is not None:
+                        self.mover.make_room(session)
                         return None
-                    continue
-                if not elders:
-                    raise
-                if self.mover is not None:
-                    self.mover.make_room(session)
-                    return None
-                victim = elders[0]
-                told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
-                seen = self.roster.sessions.messages
-                await self._drop(victim, "cap", OVER_CAP, told, book, seen)
-                if self.wanted() or self.roster.known(session) is None:
-                    return None
+                    await self._drop_for_room(elders[0], error, book)
+                    if self._is_over(session):
+                        return None
+
+    def _is_over(self, session: str) -> bool:
+        return self.wanted() or self.roster.known(session) is None
+
+    async def _drop_for_room(self, victim: str, error: OutOfRoomError, book: Logbook) -> None:
+        told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
+        await self._drop(victim, "cap", OVER_CAP, told, book, self.roster.sessions.messages)
 
     async def fail(self, session: str, error: RuntimeError, book: Logbook, seen: int) -> None:
         """The session's state cannot be trusted any more: let go of it and say so.

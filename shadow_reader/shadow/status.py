@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from shadow_reader.bounds import Limit
 from shadow_reader.events.journal import JournalStats
+from shadow_reader.events.snapshots import SnapshotStats
 from shadow_reader.events.types import EndReason
 from shadow_reader.events.view import AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
@@ -33,6 +34,7 @@ class SessionStatus:
         mismatches: digests that differed from journaled ones; anything but 0 is a fault of ours.
         bytes, pages: what the resident state takes.
         note: why it is not being read; empty when it is, or is fresh.
+        refused: why its last snapshot was not used; empty when it was, or there was none.
     """
 
     session: str
@@ -60,6 +62,7 @@ class SessionStatus:
     opened_at: float
     last_at: float
     note: str
+    refused: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Status:
 
     Attributes:
         limits: every bound, and how much of it is in use.
+        snapshots: as of the last one written, read or removed; None without a model or a disk.
         totals: over all live sessions.
         sessions: those heard of last, newest first, at most ``status_sessions``.
     """
@@ -100,6 +104,7 @@ class Status:
     uptime_s: float
     model: EngineStatus | None
     journal: JournalStats
+    snapshots: SnapshotStats | None
     lease: LeaseStatus
     limits: tuple[Limit, ...]
     totals: Totals
@@ -118,6 +123,7 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
     """One session, from its committed view and its resident state."""
     standing = roster.standing(live) if roster else None
     stats = standing.stats if standing else None
+    notes = roster.notes(live.session) if roster else None
     turn = view.turn
     return SessionStatus(
         session=live.session,
@@ -137,14 +143,15 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
         reread=view.reread,
         read=view.read,
         checkpoints=stats.checkpoints if stats else (),
-        mismatches=roster.notes(live.session).mismatches if roster else 0,
+        mismatches=notes.mismatches if notes else 0,
         bytes=stats.bytes if stats else 0,
         pages=stats.pages if stats else 0,
         open_questions=len(view.questions),
         answers=view.answers,
         opened_at=view.opened_at,
         last_at=view.last_at,
-        note=roster.notes(live.session).blocked if roster else NO_MODEL,
+        note=notes.moving or notes.blocked if notes else NO_MODEL,
+        refused=notes.refused if notes else "",
     )
 
 

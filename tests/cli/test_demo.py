@@ -121,7 +121,7 @@ class Stuck(ShadowClient):
         state: ServiceState = "ready" if self.looks < 3 else "failed"
         lease, stats = LeaseStatus((), ()), MemoryJournal().stats()
         sums = Totals(0, 0, 0, 0, 0, 0)
-        return Status(state, "a bug of ours", 0.0, None, stats, lease, (), sums, ())
+        return Status(state, "a bug of ours", 0.0, None, stats, None, lease, (), sums, ())
 
 
 async def test_a_reader_that_stopped_ends_the_demo_and_is_named(tmp_path: Path) -> None:
