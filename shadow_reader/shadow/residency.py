@@ -52,12 +52,13 @@ class Residency:
             try:
                 return await self.device.run(job)
             except OutOfRoomError as error:
-                victim = self.roster.victim(session)
-                if victim is None:
-                    raise
-                told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
-                seen = self.roster.sessions.messages
-                await self._drop(victim, "cap", OVER_CAP, told, book, seen)
+                if not await self.device.run(self.engine.give_way, ()):
+                    victim = self.roster.victim(session)
+                    if victim is None:
+                        raise
+                    told = OutOfRoomError(f"session {victim!r} was {OVER_CAP}", **error.details)
+                    seen = self.roster.sessions.messages
+                    await self._drop(victim, "cap", OVER_CAP, told, book, seen)
                 if self.wanted() or self.roster.known(session) is None:
                     return None
 
