@@ -39,8 +39,10 @@ class Stride:
 
     @property
     def moved(self) -> bool:
-        """Whether anything was done: a chunk, a rewind, a checkpoint."""
-        return self.read or self.aligned.cut is not None or self.digest is not None
+        """Whether anything was done: a chunk, a rewind, a start beside others, a checkpoint."""
+        aligned = self.aligned
+        started = aligned.cut is not None or aligned.shared > 0
+        return self.read or started or self.digest is not None
 
 
 @dataclass(frozen=True, slots=True)

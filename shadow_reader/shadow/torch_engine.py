@@ -20,6 +20,7 @@ from shadow_reader.config import Settings
 from shadow_reader.errors import ModelError, SettingsError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.export import export_state
@@ -29,8 +30,10 @@ from shadow_reader.shadow.memory import Memory
 from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, load_model
 from shadow_reader.shadow.pool import PagePool
 from shadow_reader.shadow.prefixes import PrefixPoints
+from shadow_reader.shadow.raw import page_lock
 from shadow_reader.shadow.restore import RestoringState
 from shadow_reader.shadow.snapshot_rules import (
+    PIECE_PAGES,
     check_manifest,
     read_ids,
     refusal,
@@ -79,6 +82,8 @@ class TorchEngine:
         self._vocabulary = config.vocab
         self._context_ids = min(context_ids or config.context, config.context)
         self._weights_bytes = model.weight_bytes
+        if model.device.type == "cuda":
+            page_lock([self._pool.page_bytes] * PIECE_PAGES + [state_bytes] * (MAX_CHECKPOINTS + 1))
 
     @property
     def identity(self) -> EngineIdentity:

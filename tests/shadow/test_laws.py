@@ -58,8 +58,8 @@ def run_as(machine: type[Histories], examples: int, steps: int, *, same: bool = 
 
 
 TestLaws234RealModel = run_as(RealHistories, 12, 25)
-TestLaws234FakeModel = run_as(FakeHistories, 120, 30)
-TestLaw2UnderTightCapsFakeModel = run_as(TightFakeHistories, 80, 30)
+TestLaws234FakeModel = run_as(FakeHistories, 100, 30)
+TestLaw2UnderTightCapsFakeModel = run_as(TightFakeHistories, 60, 30)
 TestLaw2UnderTightCapsRealModel = run_as(TightRealHistories, 8, 25)
 
 

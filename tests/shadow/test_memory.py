@@ -111,12 +111,13 @@ def test_the_ids_are_compared_not_their_hash_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(memory_module, "prefix_after", lambda _previous, _chunk: b"same")
     memory, ids = make_memory(), make_ids(2 * GRID, 1)
     pages = read(memory, ids)
-    states = [stand(memory, page) for page in pages]
+    states = [stand(memory, page) for page in reversed(pages)]
     other = read(memory, make_ids(2 * GRID, 2))
     assert len({*pages, *other}) == 4
     assert states[0] is not states[1]
     assert memory.trail(make_ids(2 * GRID, 2)).depth == 0
-    assert memory.trail(ids).pages == tuple(pages[:1])
+    found = memory.trail(ids)
+    assert (found.pages, found.state) == (tuple(pages[:1]), None)
     memory.let_go([*pages, *other], states)
     assert (memory.pool.pages, memory.account.bytes) == (0, 0)
 

@@ -213,6 +213,8 @@ def test_names_and_lines_to_watch_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for n in range(9):
         engine.align(f"w{n}", prompt(10 + n))
     assert list(engine._points._watched) == ["w5", "w6", "w7", "w8"]
+    engine.drop("w6", erased=True)
+    assert list(engine._points._watched) == ["w5", "w7", "w8"]
     for n in range(9):
         read_all(engine, f"s{n}", prompt(30 + n))
     assert points(engine) == {5 * GRID: {"s6", "s7", "s8"}}

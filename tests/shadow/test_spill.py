@@ -12,7 +12,7 @@ import torch
 
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import RawTensor
-from shadow_reader.shadow.raw import from_host, is_like, to_host
+from shadow_reader.shadow.raw import from_host, host_buffer, is_like, to_host
 from shadow_reader.shadow.torch_engine import TorchEngine
 from tests.shadow.models import SMALL, Fake, small_model
 from tests.shadow.snapshots import Snapshot, copy_out, spill
@@ -222,6 +222,10 @@ def test_tensors_come_back_bit_for_bit(dtype: torch.dtype) -> None:
     back = torch.zeros_like(tensor)
     assert is_like(copy, back)
     from_host([(copy, back)])
+    assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
+    buffer = host_buffer(tensor.nbytes)
+    buffer[:] = bytes(copy.data)
+    from_host([(RawTensor(copy.dtype, copy.shape, buffer), back.zero_())])
     assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
     other = torch.zeros(3, 5, tensor.shape[2] + 1, dtype=dtype)
     assert not is_like(copy, other)

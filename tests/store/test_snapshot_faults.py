@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
+import os
 import random
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,7 +75,7 @@ def check(root: Path, cap: int) -> None:
         store.close()
 
 
-def number_of_steps(tmp_path: Path) -> int:
+def steps_of_a_spill(tmp_path: Path) -> tuple[str, ...]:
     store, disk = prepared(tmp_path / "count")
     spill(store, NEW)
     steps = tuple(disk.steps)
@@ -80,13 +84,13 @@ def number_of_steps(tmp_path: Path) -> int:
     store.close()
     kinds = {step.split()[0] for step in steps}
     assert kinds >= {"create", "write", "fsync", "rename", "fsync_folder", "unlink", "touch"}
-    return len(steps)
+    return steps
 
 
 @pytest.mark.parametrize(("error", "after"), [(errno.EIO, False), (errno.ENOSPC, True)])
 def test_an_error_at_any_step_of_a_spill(tmp_path: Path, error: int, after: bool) -> None:
     open_files = len(names_in(Path("/proc/self/fd")))
-    for step in range(number_of_steps(tmp_path)):
+    for step in range(len(steps_of_a_spill(tmp_path))):
         root = tmp_path / str(step)
         store, disk = prepared(root)
         disk.fail_at, disk.after, disk.error = step, after, error
@@ -114,7 +118,7 @@ def test_an_error_at_any_step_of_a_spill(tmp_path: Path, error: int, after: bool
 
 @pytest.mark.parametrize("after", [False, True])
 def test_the_end_of_the_process_at_any_step_of_a_spill(tmp_path: Path, after: bool) -> None:
-    for step in range(number_of_steps(tmp_path)):
+    for step in range(len(steps_of_a_spill(tmp_path))):
         root = tmp_path / str(step)
         store, disk = prepared(root)
         disk.fail_at, disk.after, disk.crash = step, after, True
@@ -126,7 +130,7 @@ def test_the_end_of_the_process_at_any_step_of_a_spill(tmp_path: Path, after: bo
 
 @pytest.mark.parametrize("names", [False, True], ids=["names lost", "names kept"])
 def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: bool) -> None:
-    for step in range(number_of_steps(tmp_path)):
+    for step in range(len(steps_of_a_spill(tmp_path))):
         root = tmp_path / str(step)
         store, disk = prepared(root, ForgetfulDisk)
         assert isinstance(disk, ForgetfulDisk)
@@ -141,7 +145,9 @@ def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: bool) -
 def test_the_loss_of_power_after_folders_could_not_be_synced(tmp_path: Path) -> None:
     """The old head may come back then, so the pieces that it names must still be there."""
     heads = set()
-    for step in range(number_of_steps(tmp_path)):
+    for step, name in enumerate(steps_of_a_spill(tmp_path)):
+        if not name.startswith("fsync_folder"):
+            continue
         root = tmp_path / str(step)
         store, disk = prepared(root, ForgetfulDisk)
         assert isinstance(disk, ForgetfulDisk)
@@ -261,3 +267,27 @@ def test_kill_9_at_random_moments(tmp_path: Path) -> None:
         assert store.stats().bytes == sum(files_of(root).values()) <= cap
         store.close()
     assert newest
+
+
+def test_a_real_full_disk(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting a small file system needs root and unshare")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    child = shlex.join([sys.executable, "-m", "tests.store.snapshot_full_child", str(folder)])
+    mount = shlex.join(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)])
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{mount} || exit 77; {child}"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    if done.returncode == 77:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    for what in ("spilling", "opening"):
+        kind, message = report.pop(what, ["SnapshotFullError", "the disk is full"])
+        assert kind == "SnapshotFullError", what
+        assert "the disk is full" in message, what
+    assert report == {"kept": True, "goes on": True, "erased": True, "files": ["snapshots.lock"]}

@@ -16,8 +16,8 @@ import numpy as np
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
-_READ_LIMIT: Final = 1 << 30
-"""The kernel reads less than 2 GiB at a time."""
+_READ_BYTES: Final = 4 << 20
+"""Asked for at once: little enough that the kernel reads ahead while it copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Disk:
         buffer = np.empty(size, np.uint8).data  # unlike a bytearray, not zeroed first
         done = 0
         while done < size:
-            count = os.readv(descriptor, [buffer[done : done + _READ_LIMIT]])
+            count = os.readv(descriptor, [buffer[done : done + _READ_BYTES]])
             if count == 0:
                 break
             done += count
