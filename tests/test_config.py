@@ -57,6 +57,8 @@ def test_every_variable_sets_its_setting() -> None:
         "DIR": ("/models", Path("/models")),
         "GB": ("1.5", 1.5),
         "GRID": ("64", 64),
+        "DISK": ("off", "off"),
+        "DISK_GB": ("2", 2.0),
         "JOURNAL": ("/tmp/j.db", Path("/tmp/j.db")),
         "DURABILITY": ("full", "full"),
         "DEVICE": ("cpu", "cpu"),

@@ -265,6 +265,7 @@ class _Script(Dialogue):
                 {"path": path, "old": f"{helper.name}(", "new": f"{better}(", "everywhere": True},
             )
             for path in paths
+            if f"{helper.name}(" in self.bench.files[path]  # elsewhere it is only spoken of
         ]
         self.act("Definition and calls are both followed by a bracket.", "", *edits)
         self.act(

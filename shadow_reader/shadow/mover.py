@@ -283,10 +283,20 @@ class Mover:
         return True
 
     async def _spill(self, view: SessionView, *, leased: bool = True) -> Moved | None:
-        seq = self._sessions.journal.stats().last_seq
-        return await self._moves.spill(
-            view, seq=seq, is_there=lambda: self._is_there(view), leased=leased
+        spill = partial(
+            self._moves.spill,
+            view,
+            seq=self._sessions.journal.stats().last_seq,
+            is_there=lambda: self._is_there(view),
+            leased=leased,
         )
+        try:
+            return await spill()
+        except SnapshotFullError:
+            # The old snapshot and the new one may not fit together.
+            if not await self._disk.run(self._store.erase, view.session):
+                raise
+            return await spill()
 
     async def spill_all(self, told: Callable[[SpillProgress], None]) -> None:
         """Write every resident state, the one heard of last first. Nobody else is at work now.

@@ -44,6 +44,8 @@ async def test_the_status_shows_every_bound_by_its_setting(asking: Served) -> No
     found = await limits(asking)
     memory = found.pop("memory_bytes")
     assert memory == (0, 1 << 30)
+    _, disk = found.pop("disk_bytes")
+    assert disk == settings.disk_gb * (1 << 30)
     assert {name: limit for name, (_, limit) in found.items()} == {
         name: getattr(settings, name)
         for name in (
@@ -76,7 +78,7 @@ async def test_the_status_counts_what_is_in_use(asking: Served, engine: FakeEngi
     await asyncio.gather(*questions)
     await until(lambda: asking.used("requests") == 0, "the requests to end")
     assert {name for name, (used, _) in (await limits(asking)).items() if used} == {
-        *("requests", "sessions", "memory_bytes")
+        *("requests", "sessions", "memory_bytes", "disk_bytes")
     }
 
 
