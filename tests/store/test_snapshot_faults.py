@@ -128,8 +128,8 @@ def test_the_end_of_the_process_at_any_step_of_a_spill(tmp_path: Path, after: bo
         check(root, disk.cap)
 
 
-@pytest.mark.parametrize("names", [False, True], ids=["names lost", "names kept"])
-def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: bool) -> None:
+@pytest.mark.parametrize("names", ["lost", "kept", "removed"])
+def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: str) -> None:
     for step in range(len(steps_of_a_spill(tmp_path))):
         root = tmp_path / str(step)
         store, disk = prepared(root, ForgetfulDisk)
@@ -160,7 +160,7 @@ def test_the_loss_of_power_after_folders_could_not_be_synced(tmp_path: Path) -> 
             heads.add(found.seq)
         store.sweep()
         store.close()
-        for names in (False, True):
+        for names in ("lost", "kept", "removed"):
             disk.lose_power(tmp_path / f"{step} {names}", names=names)
             check(tmp_path / f"{step} {names}", disk.cap)
     assert heads == {1, 2}
