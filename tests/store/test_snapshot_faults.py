@@ -204,6 +204,24 @@ def test_files_that_cannot_be_removed_wedge_nothing(tmp_path: Path, after: bool)
     store.close()
 
 
+class StuckHeads(TestDisk):
+    """No head can be removed."""
+
+    def unlink(self, path: Path) -> None:
+        if path.name == "head.safetensors":
+            raise OSError(errno.EIO, "stuck")
+        super().unlink(path)
+
+
+def test_a_snapshot_whose_head_cannot_be_removed_stays_whole(tmp_path: Path) -> None:
+    store, disk = prepared(tmp_path / "s", StuckHeads)
+    with pytest.raises(SnapshotFullError):
+        spill(store, NEW)
+    assert same(restored(store, "other"), OTHER)
+    assert same(restored(store, "s"), OLD)
+    store.close()
+
+
 def test_an_erasure_that_fails_at_any_step_says_so_and_works_when_called_again(
     tmp_path: Path,
 ) -> None:
