@@ -214,7 +214,7 @@ class StuckHeads(TestDisk):
 
 
 def test_a_snapshot_whose_head_cannot_be_removed_stays_whole(tmp_path: Path) -> None:
-    store, disk = prepared(tmp_path / "s", StuckHeads)
+    store, _ = prepared(tmp_path / "s", StuckHeads)
     with pytest.raises(SnapshotFullError):
         spill(store, NEW)
     assert same(restored(store, "other"), OTHER)
