@@ -83,7 +83,8 @@ class TorchEngine:
         self._context_ids = min(context_ids or config.context, config.context)
         self._weights_bytes = model.weight_bytes
         if model.device.type == "cuda":
-            page_lock([self._pool.page_bytes] * PIECE_PAGES + [state_bytes] * (MAX_CHECKPOINTS + 1))
+            two_pieces, head = 2 * PIECE_PAGES, MAX_CHECKPOINTS + 1
+            page_lock([self._pool.page_bytes] * two_pieces + [state_bytes] * head)
 
     @property
     def identity(self) -> EngineIdentity:

@@ -94,6 +94,7 @@ def test_a_point_that_frees_nothing_stays() -> None:
     read_all(engine, "b", known)
     assert engine.stats().prefix_points == 1
     assert engine.give_way(["a"]) == 0
+    assert engine.stats().prefix_points == 1
     assert engine.give_way(["a", "b"]) == STATE
     assert (engine.stats().prefix_points, checkpoints(engine, "b")) == (0, [()])
     assert_all_is_counted(engine)

@@ -138,8 +138,13 @@ class ForgetfulDisk(TestDisk):
             for found in path.iterdir()
         }
 
-    def lose_power(self, target: Path, *, names: bool) -> None:
-        """What is found after the power came back; with ``names``, these were all kept."""
+    def lose_power(self, target: Path, *, names: str) -> None:
+        """What is found after the power came back.
+
+        Args:
+            names: that were not synced are "lost" or "kept"; "removed": new ones are lost, but what
+                was removed is gone.
+        """
         now = {
             folder: {
                 found.name: None if found.is_dir() else self._on_medium(found)
@@ -147,7 +152,12 @@ class ForgetfulDisk(TestDisk):
             }
             for folder in (self.root, *(p for p in self.root.iterdir() if p.is_dir()))
         }
-        kept = now if names else self._names
+        kept = now if names == "kept" else self._names
+        if names == "removed":
+            kept = {
+                folder: {name: data for name, data in old.items() if (folder / name).exists()}
+                for folder, old in self._names.items()
+            }
         target.mkdir()
         for name, content in kept.get(self.root, {}).items():
             if content is None:

@@ -128,8 +128,8 @@ def test_the_end_of_the_process_at_any_step_of_a_spill(tmp_path: Path, after: bo
         check(root, disk.cap)
 
 
-@pytest.mark.parametrize("names", [False, True], ids=["names lost", "names kept"])
-def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: bool) -> None:
+@pytest.mark.parametrize("names", ["lost", "kept", "removed"])
+def test_the_loss_of_power_at_any_step_of_a_spill(tmp_path: Path, names: str) -> None:
     for step in range(len(steps_of_a_spill(tmp_path))):
         root = tmp_path / str(step)
         store, disk = prepared(root, ForgetfulDisk)
@@ -160,7 +160,7 @@ def test_the_loss_of_power_after_folders_could_not_be_synced(tmp_path: Path) -> 
             heads.add(found.seq)
         store.sweep()
         store.close()
-        for names in (False, True):
+        for names in ("lost", "kept", "removed"):
             disk.lose_power(tmp_path / f"{step} {names}", names=names)
             check(tmp_path / f"{step} {names}", disk.cap)
     assert heads == {1, 2}
@@ -201,6 +201,24 @@ def test_files_that_cannot_be_removed_wedge_nothing(tmp_path: Path, after: bool)
     assert restored(store, "other") is None
     assert len(files_of(root)) == 1 + len(NEW.pieces) + 1
     assert store.stats().bytes == sum(files_of(root).values())
+    store.close()
+
+
+class StuckHeads(TestDisk):
+    """No head can be removed."""
+
+    def unlink(self, path: Path) -> None:
+        if path.name == "head.safetensors":
+            raise OSError(errno.EIO, "stuck")
+        super().unlink(path)
+
+
+def test_a_snapshot_whose_head_cannot_be_removed_stays_whole(tmp_path: Path) -> None:
+    store, _ = prepared(tmp_path / "s", StuckHeads)
+    with pytest.raises(SnapshotFullError):
+        spill(store, NEW)
+    assert same(restored(store, "other"), OTHER)
+    assert same(restored(store, "s"), OLD)
     store.close()
 
 
