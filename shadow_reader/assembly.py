@@ -246,7 +246,7 @@ async def _make_mover(
         assert folder is not None
         limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
         store = await disk.run(partial(FileSnapshots.open, folder, limits=limits, clock=clock))
-        stack.push_async_callback(disk.run, store.close)
+        stack.push_async_callback(_close_store, disk, store)
     mover = Mover(
         engine=engine,
         device=device,
@@ -261,6 +261,16 @@ async def _make_mover(
     )
     reader.move_with(mover)
     return mover
+
+
+async def _close_store(disk: JobThread, store: SnapshotStore) -> None:
+    """Its lock must go, also when whoever closes is cancelled before the job begins."""
+    closing = asyncio.ensure_future(disk.run(store.close))
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await asyncio.wait([closing])
+        raise
 
 
 def _start_mover(
