@@ -391,6 +391,39 @@ def test_a_restore_that_fails_anywhere_leaves_the_account_as_it_was(
     assert bring_back(engine, "s", snapshot, KNOWN) == 20 * GRID
 
 
+@pytest.mark.parametrize("error", [SnapshotError, RuntimeError])
+def test_a_piece_that_fails_ends_the_restore_by_itself(
+    snapshot: Snapshot, error: type[Exception]
+) -> None:
+    engine = make_engine()
+    restore = engine.begin_restore("s", snapshot.manifest, snapshot.head, KNOWN)
+    first, second = restore.pieces
+    restore.put(first, snapshot.pieces[first.name])
+    with (
+        patch("shadow_reader.shadow.restore.from_host", side_effect=error("injected")),
+        pytest.raises(error, match="injected"),
+    ):
+        restore.put(second, snapshot.pieces[second.name])
+    assert (restore.pieces, engine.stats().bytes) == ((), 0)
+    with pytest.raises(AssertionError, match="the restore is over"):
+        restore.finish()
+
+
+@pytest.mark.parametrize("error", [SnapshotError, RuntimeError])
+def test_a_finish_that_fails_ends_the_restore_by_itself(
+    snapshot: Snapshot, error: type[Exception]
+) -> None:
+    engine = make_engine()
+    restore = engine.begin_restore("s", snapshot.manifest, snapshot.head, KNOWN)
+    put_all(restore, snapshot)
+    with (
+        patch("shadow_reader.shadow.restore.chain", side_effect=error("injected")),
+        pytest.raises(error, match="injected"),
+    ):
+        restore.finish()
+    assert (engine.state_stats("s"), engine.stats().bytes) == (None, 0)
+
+
 @pytest.mark.parametrize("puts", [0, 1, 2])
 def test_an_aborted_restore_holds_nothing(snapshot: Snapshot, puts: int) -> None:
     engine = make_engine()
