@@ -159,7 +159,7 @@ class Reader:
         """One thing: what the plan says."""
         if self._lease.free and any(self.roster.to_align()):
             await self._align_new_prompts()
-        action = plan(self._situation())
+        action = Rest("foreground") if self._must_rest() else plan(self._situation())
         match action:
             case AnswerNext():
                 await self._answer(action.question)
@@ -170,6 +170,11 @@ class Reader:
                 self.roster.prune()
                 self._tell()
                 await self._wake.wait()
+
+    def _must_rest(self) -> bool:
+        """What the plan would say at once while turns run and nobody asks: most of the time."""
+        turns = self._turns_block and self.roster.any_runs()
+        return turns and not self._line.waiting()
 
     def _tell(self) -> None:
         """Those who wait for a session to be fresh look again."""

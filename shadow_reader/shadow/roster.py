@@ -68,11 +68,14 @@ class Roster:
     clock: Clock
     _notes: dict[str, Notes] = field(default_factory=dict)
     _watched: dict[str, None] = field(default_factory=dict)
+    _unaligned: dict[str, None] = field(default_factory=dict)
+    _running: str = ""
     _grid: int = 0
 
     def __post_init__(self) -> None:
         self._grid = self.engine.identity.grid
         self._watched = dict.fromkeys(live.session for live in self.sessions.live())
+        self._unaligned = dict(self._watched)
 
     def notes(self, session: str) -> Notes:
         """The session's notes; new ones for a new session."""
@@ -127,13 +130,21 @@ class Roster:
 
     def to_align(self) -> Iterator[LiveSession]:
         """Sessions with a prompt that the state was not compared with yet."""
-        for live in self._look():
-            if self._to_align(live):
+        self._take_changed()
+        for name in tuple(self._unaligned):
+            live = self.sessions.peek(name)
+            if live is not None and self._to_align(live):
                 yield live
+            else:
+                del self._unaligned[name]
 
     def any_runs(self) -> bool:
         """Whether a turn runs, committed or not."""
-        return any(live.running for live in self._look())
+        last = self.sessions.peek(self._running)
+        if last is None or not last.running:
+            running = (live.session for live in self._look() if live.running)
+            self._running = next(running, "")
+        return bool(self._running)
 
     def candidates(self, asked: Collection[str] = ()) -> list[Candidate]:
         """The live sessions that the plan must see: behind, running, or asked about.
@@ -172,9 +183,14 @@ class Roster:
                 )
         return found
 
+    def _take_changed(self) -> None:
+        changed = self.sessions.take_changed()
+        self._watched |= changed
+        self._unaligned |= changed
+
     def _look(self) -> list[LiveSession]:
         """The live sessions that may need something."""
-        self._watched |= self.sessions.take_changed()
+        self._take_changed()
         looked = [(name, self.sessions.peek(name)) for name in self._watched]
         self._watched = {name: None for name, live in looked if live is not None}
         return [live for _, live in looked if live is not None]
