@@ -39,7 +39,8 @@ from shadow_reader.http.parse import checked_object, parse_json, parse_message
 from shadow_reader.shadow.sessions import Receipt, RunReceipt
 
 MAX_LINES: Final = 1024
-"""Lines of one feed that are read and not yet answered."""
+"""Lines of one feed that are read and not yet answered. Fixed: it is by their bytes that they could
+take memory, and those are a setting."""
 
 LINES_A_TURN: Final = 128
 """Lines taken in one turn on the event loop: two or three milliseconds."""

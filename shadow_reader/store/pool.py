@@ -18,7 +18,7 @@ from shadow_reader.store.connection import Connection, open_reader
 from shadow_reader.store.faults import from_sqlite
 
 READERS: Final = 4
-"""Reader connections, and threads, at most."""
+"""Reader connections, and threads, at most. Fixed: more than cores would not read faster."""
 
 _STEPS_BETWEEN_LOOKS: Final = 10_000
 """Steps of SQLite's machine, about a millisecond, between two looks for a job given up."""
