@@ -13,6 +13,7 @@ from shadow_reader.shadow import prefixes
 from shadow_reader.shadow.engine import Aligned
 from shadow_reader.shadow.torch_engine import TorchEngine
 from tests.shadow.models import SMALL, Fake, Watched, small_model
+from tests.shadow.snapshots import bring_back, spill
 from tests.shadow.states import (
     GIB,
     assert_all_is_counted,
@@ -164,6 +165,25 @@ def test_nothing_keeps_an_erased_sessions_ids() -> None:
     gc.collect()
     assert storage() is None
     assert points(engine) == {5 * GRID: {"b", "c"}}
+
+
+def test_a_restored_session_is_named_where_it_passes() -> None:
+    engine, elsewhere = make_engine(), make_engine()
+    read_all(elsewhere, "c", prompt(4))
+    snapshot = spill(elsewhere, "c")
+    read_all(engine, "a", prompt(2))
+    read_all(engine, "b", prompt(3))
+    assert bring_back(engine, "c", snapshot, prompt(4)) == 8 * GRID
+    assert points(engine) == {5 * GRID: {"a", "b", "c"}}
+    assert_all_is_counted(engine)
+
+
+def test_a_closed_engine_holds_no_points() -> None:
+    engine = make_engine()
+    read_all(engine, "a", prompt(2))
+    read_all(engine, "b", prompt(3))
+    engine.close()
+    assert (engine.stats().bytes, engine.stats().prefix_points) == (0, 0)
 
 
 def test_a_session_that_left_a_points_path_is_no_longer_named() -> None:
