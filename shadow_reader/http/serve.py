@@ -11,6 +11,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
@@ -32,6 +33,10 @@ SHUTDOWN_S: Final = 3.0
 
 LINGER_S: Final = 2.0
 KEEPALIVE_S: Final = 75.0
+
+SWITCH_S: Final = 0.0005
+"""How long a thread that needs the interpreter waits: the journal's writer does, for moments.
+Python's own 5 ms would make every commit wait so long for a busy event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,7 @@ def run(
         gc.freeze()
         on_ready(address)
 
+    sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, on_ready=ready, ready_file=ready_file))
 

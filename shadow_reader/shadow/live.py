@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from shadow_reader.events import types as t
@@ -110,7 +110,8 @@ class Receipt:
         if not self.is_new:
             return self.accepted
         assert isinstance(committed, range)
-        return replace(self.accepted, seq=committed[-1])
+        a = self.accepted
+        return Accepted(a.session, a.turn, a.known, a.output, committed[-1])
 
 
 @dataclass(slots=True)

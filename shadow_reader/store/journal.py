@@ -29,7 +29,7 @@ from shadow_reader.store.queue import Promise, WriteQueue
 from shadow_reader.store.reader import JournalReader
 from shadow_reader.store.submission import Append, Erasure, Result, Submission
 from shadow_reader.store.wal import LogKeeper
-from shadow_reader.store.writer import EventWriter, Written
+from shadow_reader.store.writer import EventWriter
 
 PENDING_EVENTS: Final = 8192
 PENDING_BYTES: Final = 64 << 20
@@ -52,13 +52,12 @@ class SqliteJournal(JournalReader):
         super().__init__(path)
         self._path = path
         self._parts = parts
-        sizes = _sizes(path)
-        self._log = LogKeeper(parts.writer, parts.side, size=sizes[1], scrub=parts.events.scrub)
+        log_bytes = _sizes(path)[1]
+        self._log = LogKeeper(parts.writer, parts.side, size=log_bytes, scrub=parts.events.scrub)
         self._queue: WriteQueue[Submission, Result] = WriteQueue(
             self._commit, limit=limit, limit_bytes=limit_bytes
         )
         self._last_seq = parts.events.last_seq
-        self._bytes = sum(sizes)
         self._commits = 0
         self._events = 0
         self._closed: asyncio.Future[None] | None = None
@@ -122,7 +121,7 @@ class SqliteJournal(JournalReader):
         self._queue.on_failure(listener)
 
     def stats(self) -> JournalStats:
-        """Figures for the status; ``bytes`` as of the last commit."""
+        """Figures for the status."""
         return JournalStats(
             durability=self._parts.durability,
             last_seq=self._last_seq,
@@ -130,7 +129,7 @@ class SqliteJournal(JournalReader):
             pending_limit=self._queue.limit,
             pending_bytes=self._queue.pending_bytes,
             pending_bytes_limit=self._queue.limit_bytes,
-            bytes=self._bytes,
+            bytes=sum(_sizes(self._path)),
             commits=self._commits,
             events=self._events,
         )
@@ -151,20 +150,14 @@ class SqliteJournal(JournalReader):
     async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
         await self._log.bounded()
         try:
-            written, sizes = await self._parts.writer.run(partial(self._write, group))
+            written = await self._parts.writer.run(lambda _db: self._parts.events.write(group))
         except sqlite3.Error as error:
             raise from_sqlite(error, self._path, doing="appending to journal") from error
         self._last_seq = written.last_seq
         self._commits += 1
         self._events += written.events
-        self._bytes = sum(sizes)
         self._log.committed(written.pages)
         return written.results
-
-    def _write(
-        self, group: Sequence[Submission], _db: sqlite3.Connection
-    ) -> tuple[Written, tuple[int, int]]:
-        return self._parts.events.write(group), _sizes(self._path)
 
     def _erased(
         self,
