@@ -99,6 +99,7 @@ class Mover:
         self._wake = wake
         self._wanted: dict[str, Kind] = {}
         self._current = ""
+        self._victim = ""
         self._changes = Changes()
         self._gone: Counter[str] = Counter()
         self._stats = store.stats()
@@ -131,7 +132,7 @@ class Mover:
         self._wanted.pop(session, None)
         self._gone[session] += 1
         try:
-            while self._current == session:
+            while session in (self._current, self._victim):
                 await self._changes.next()
         finally:
             self._gone -= Counter([session])
@@ -250,6 +251,15 @@ class Mover:
         victim = self._roster.victim(session)
         if victim is None:
             return False
+        self._victim = victim
+        try:
+            await self._spill_victim(victim, session)
+        finally:
+            self._victim = ""
+            self._changes.tell()
+        return True
+
+    async def _spill_victim(self, victim: str, session: str) -> None:
         view = (await self._sessions.load(victim)).durable
         began = self._clock.monotonic()
         moved: Moved | None = None
@@ -280,7 +290,6 @@ class Mover:
             await self._record(view, t.Spill(moved.position, moved.bytes, ms, kept=not goes))
         elif view is not None and goes:
             await self._record(view, t.Dropped("cap", standing))
-        return True
 
     async def _spill(self, view: SessionView, *, leased: bool = True) -> Moved | None:
         spill = partial(
