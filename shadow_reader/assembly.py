@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -135,7 +135,7 @@ async def assemble(
     _list_bounds(bounds, settings, parts)
     if reader is not None:
         if mover is not None:
-            _start_mover(mover, reader, stack, on_spill)
+            _start_mover(parts, mover, reader, stack, on_spill, on_death)
         _start_reader(parts, reader, stack, on_death)
     return parts
 
@@ -197,19 +197,27 @@ def _start_reader(
 
     parts.sessions.on_change = changed
     parts.line.wake = reader.wake
-    task = asyncio.create_task(_read(parts, reader, on_death), name="shadow-reader")
+    watched = _watched("reader", reader.run(parts.journal), parts, reader, on_death)
+    task = asyncio.create_task(watched, name="shadow-reader")
     stack.push_async_callback(_stop_reader, parts, reader, task)
 
 
-async def _read(parts: Parts, reader: Reader, on_death: Callable[[Exception], None]) -> None:
-    """Run the reader. If it dies, that is a bug of ours: say so, and go on journaling."""
+async def _watched(
+    name: str,
+    work: Coroutine[None, None, None],
+    parts: Parts,
+    reader: Reader,
+    on_death: Callable[[Exception], None],
+) -> None:
+    """Run the reader or the mover. Its death is a bug of ours: say so, and go on journaling."""
     try:
-        await reader.run(parts.journal)
+        await work
     except Exception as error:
-        log.exception("the reader stopped")
+        log.exception("the %s stopped", name)
         reader.died = True
         on_death(error)
         parts.line.close()
+        reader.stop()
         raise
 
 
@@ -274,9 +282,15 @@ async def _close_store(disk: JobThread, store: SnapshotStore) -> None:
 
 
 def _start_mover(
-    mover: Mover, reader: Reader, stack: AsyncExitStack, on_spill: Callable[[SpillProgress], None]
+    parts: Parts,
+    mover: Mover,
+    reader: Reader,
+    stack: AsyncExitStack,
+    on_spill: Callable[[SpillProgress], None],
+    on_death: Callable[[Exception], None],
 ) -> None:
-    task = asyncio.create_task(mover.run(), name="mover")
+    watched = _watched("mover", mover.run(), parts, reader, on_death)
+    task = asyncio.create_task(watched, name="mover")
 
     async def stop() -> None:
         """The reader has stopped; what it left in memory goes to the disk."""

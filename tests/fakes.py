@@ -207,9 +207,9 @@ class FakeEngine:
         self.states.pop(session, None)
         return before - self.used
 
-    def give_way(self, sessions: Sequence[str]) -> int:
+    def give_way(self, sessions: Sequence[str], *, newest: bool = True) -> int:
         self._begin("give_way", sessions[-1] if sessions else "")
-        for newest_too in (0, 1):
+        for newest_too in (0, 1) if newest else (0,):
             for session in sessions:
                 state = self.states.get(session)
                 if state is not None and len(state.checkpoints) > 1 - newest_too:

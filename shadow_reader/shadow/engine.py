@@ -248,7 +248,7 @@ class Engine(Protocol):
         """
         ...
 
-    def give_way(self, sessions: Sequence[str]) -> int:
+    def give_way(self, sessions: Sequence[str], *, newest: bool = True) -> int:
         """Free the next thing that may go before a session does; its bytes, 0 if there is none.
 
         First prefix points; then the checkpoints of ``sessions`` in this order, lowest first,
@@ -257,6 +257,7 @@ class Engine(Protocol):
         Args:
             sessions: the least recently heard of first, the one in need last; none that was
                 heard of later than that one.
+            newest: False: the newest checkpoint of each stays; its next prompt may go back to it.
         """
         ...
 

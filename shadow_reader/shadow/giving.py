@@ -15,16 +15,17 @@ from shadow_reader.shadow.prefixes import PrefixPoints
 from shadow_reader.shadow.state import SessionState
 
 
-def give_way(points: PrefixPoints, states: Sequence[SessionState]) -> int:
+def give_way(points: PrefixPoints, states: Sequence[SessionState], *, newest: bool = True) -> int:
     """Free the next thing that may go; its bytes, or 0 when nothing may.
 
     Args:
         states: whose checkpoints may go, in the order in which they give way.
+        newest: whether the newest checkpoint of each may go too.
     """
     freed = points.give_way()
     if freed:
         return freed
-    for newest_too in (False, True):
+    for newest_too in (False, True) if newest else (False,):
         offered = [
             (state, checkpoint)
             for state in states

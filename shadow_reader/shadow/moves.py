@@ -19,6 +19,7 @@ from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.engine import Engine, Pinned, Restore
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
+from shadow_reader.shadow.snapshot_rules import check_manifest
 
 T = TypeVar("T")
 
@@ -119,6 +120,7 @@ class Moves:
                 found=manifest.opened_at,
                 expected=view.opened_at,
             )
+        check_manifest(manifest, self.engine.identity)
         head = await self.disk.run(self.store.read_head, manifest)
         begin = partial(self.engine.begin_restore, view.session, manifest, head, view.known)
         restore = await self._with_room(begin, make_room)

@@ -47,8 +47,9 @@ class Residency:
     async def run(self, session: str, job: Callable[[], T], book: Logbook) -> T | None:
         """Run a job of ``session``; when it finds no room, make some until it does.
 
-        Checkpoints and prefix points give way first, then the states of sessions heard of less
-        recently: to the disk, which is waited for elsewhere, or, without one, for good.
+        Prefix points and older checkpoints give way first, then the states of sessions heard of
+        less recently: to the disk, which is waited for elsewhere, or, without one, for good. Each
+        session's newest checkpoint, which its next prompt may well go back to, goes last.
 
         None: room is being made; or it was, but now somebody waits for the device, or the session
         went away.
@@ -63,7 +64,9 @@ class Residency:
                 if self._is_over(session):
                     return None
                 elders = self.roster.elders(session)
-                gave = await self.device.run(self.engine.give_way, [*elders, session])
+                gave = await self.device.run(
+                    self.engine.give_way, [*elders, session], newest=not elders
+                )
                 if self._is_over(session):
                     return None
                 if not gave:

@@ -191,10 +191,12 @@ class TorchEngine:
         return freed + (self._points.forget(session) if erased else 0)
 
     @torch.inference_mode()
-    def give_way(self, sessions: Sequence[str]) -> int:
+    def give_way(self, sessions: Sequence[str], *, newest: bool = True) -> int:
         """Free the next thing that may go before a session does; see ``Engine``."""
         found = (self._sessions.get(session) for session in dict.fromkeys(sessions))
-        return give_way(self._points, [state for state in found if state is not None])
+        return give_way(
+            self._points, [state for state in found if state is not None], newest=newest
+        )
 
     def pin(self, session: str) -> PinnedState | None:
         """Hold the state as it is committed now; None where none is resident."""

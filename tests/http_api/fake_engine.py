@@ -90,7 +90,7 @@ class FakeEngine:
         self.marks.pop(session, None)
         return 4 * len(self.known.pop(session, EMPTY))
 
-    def give_way(self, sessions: Sequence[str]) -> int:
+    def give_way(self, sessions: Sequence[str], *, newest: bool = True) -> int:
         return 0
 
     def pin(self, session: str) -> Pinned | None:

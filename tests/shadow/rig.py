@@ -223,11 +223,30 @@ def deeds_in(event: object) -> list[Deed]:
             return [("checkpoint", event.position, event.digest)]
         case t.Dropped():
             return [("drop", event.committed)]
+        case t.Spill(kept=False):
+            return [("drop", event.position)]
         case _:
             return []
 
 
-def check_history(entries: Sequence[Entry], *, gaps: bool = False) -> None:
+def after_move(event: t.Spill | t.Restore | t.Shared, committed: int, *, gaps: bool) -> int:
+    """Where a state stands after it went to the disk, came back, or was taken over."""
+    match event:
+        case t.Spill():
+            assert gaps or event.position == committed
+            return committed if event.kept else 0
+        case t.Restore():
+            assert gaps or committed == 0
+            assert bool(event.position) == (event.refused is None)
+            return event.position
+        case t.Shared():
+            assert gaps or event.position > committed
+            return event.position
+
+
+def check_history(  # one branch a kind
+    entries: Sequence[Entry], *, gaps: bool = False
+) -> None:
     """Reads go on where the last left off; rewinds, checkpoints and answers fit the known ids."""
     view: SessionView | None = None
     versions: list[Ids] = []
@@ -255,6 +274,10 @@ def check_history(entries: Sequence[Entry], *, gaps: bool = False) -> None:
             # It may have failed after its last chunk, which is then in no event.
             assert gaps or committed <= event.committed <= committed + GRID
             committed, marks = 0, set()
+        elif isinstance(event, t.Spill | t.Restore | t.Shared):
+            committed = after_move(event, committed, gaps=gaps)
+            # Checkpoints came with it, at lines that only those who moved it know.
+            marks = set(range(0, committed + 1, GRID))
         elif isinstance(event, t.Checkpoint):
             assert view is not None
             assert gaps or event.position == committed

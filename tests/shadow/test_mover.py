@@ -1,0 +1,411 @@
+"""Spilling and restoring beside the reader: virtual time, an engine that counts, real files."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from shadow_reader.errors import OutOfRoomError
+from shadow_reader.events import types as t
+from shadow_reader.shadow.mover import RESTORING, Mover, SpillProgress
+from shadow_reader.store.snapshots.disk import Disk
+from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
+from tests.fakes import GRID, FakeEngine, InlineDevice, settle, virtual
+from tests.shadow.rig import CHUNK_S, Rig, quiet
+
+CAP = 1 << 20
+
+
+def ids(count: int, seed: int = 0) -> list[int]:
+    """Ids that differ between seeds at every place."""
+    return [(7 * place + seed) % 900 for place in range(count)]
+
+
+def units(count: int) -> int:
+    """What a state of so many chunks takes, with its prompt's checkpoint."""
+    return count + 2
+
+
+class FaultyDisk(Disk):
+    """A file system whose writes fail when ``full`` is set."""
+
+    full = False
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().write(descriptor, data)
+
+
+@dataclass
+class DiskRig(Rig):
+    """A rig with a disk, whose jobs take ``disk_s``."""
+
+    folder: Path = Path("never")
+    disk_s: float = 0.0
+    cap_bytes: int = CAP
+    files: FaultyDisk = field(default_factory=FaultyDisk)
+    moving: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.disk = InlineDevice(self.disk_s)
+        limits = SnapshotLimits(self.cap_bytes, 3600.0)
+        self.store = FileSnapshots.open(
+            self.folder, limits=limits, clock=self.clock, disk=self.files
+        )
+        self.mover = Mover(
+            engine=self.engine,
+            device=self.device,
+            disk=self.disk,
+            store=self.store,
+            lease=self.lease,
+            clock=self.clock,
+            roster=self.reader.roster,
+            line=self.line,
+            turns_block=self.turns_block,
+            wake=self.reader.wake,
+        )
+        self.reader.move_with(self.mover)
+
+    def start(self) -> DiskRig:
+        super().start()
+        self.moving = asyncio.create_task(self.mover.run())
+        return self
+
+    async def stop(self) -> None:
+        """As the runtime does it, but for the spilling."""
+        await super().stop()
+        await self.stop_moving()
+
+    async def stop_moving(self) -> None:
+        """The rest of it."""
+        assert self.moving is not None
+        self.moving.cancel()
+        await asyncio.gather(self.moving, return_exceptions=True)
+        assert all(not restore.units for restore in self.engine.restores)
+        self.store.close()
+
+    @property
+    def snapshots(self) -> int:
+        return self.store.stats().sessions
+
+    def assert_alone(self, *sessions: str) -> None:
+        """These have a state, and no other."""
+        assert set(self.engine.states) == set(sessions)
+
+
+@contextmanager
+def on_disk(**more: Any) -> Iterator[DiskRig]:
+    """A started rig over a folder that goes away."""
+    with TemporaryDirectory() as folder:
+        yield DiskRig(folder=Path(folder) / "snapshots", **more)
+
+
+async def two_and_one_more(rig: DiskRig) -> None:
+    """Sessions a, b and c, of which two fit; a is spilled."""
+    rig.start()
+    for seed, name in enumerate("abc"):
+        await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+        await quiet(10)
+    rig.assert_alone("b", "c")
+
+
+TWO = 2 * units(10)
+
+
+@virtual
+async def test_what_makes_room_is_spilled_and_comes_back_when_it_is_fed() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO + 2)) as rig:
+        await two_and_one_more(rig)
+        (spill,) = await rig.events("a", t.Spill)
+        assert (spill.position, spill.kept) == (10 * GRID, False)
+        assert spill.written > 0
+        assert await rig.events("a", t.Dropped) == []
+        assert "spilled" in rig.reader.roster.notes("a").blocked
+        await rig.whole_turn("a", ids(11 * GRID), "t2")
+        await quiet()
+        (restore,) = await rig.events("a", t.Restore)
+        assert (restore.position, restore.refused) == (10 * GRID, None)
+        assert restore.read > 0
+        reads = [(read.start, read.stop) for read in await rig.events("a", t.Read)]
+        assert reads == [(0, 10 * GRID), (10 * GRID, 11 * GRID)], "the tail alone was read"
+        rig.assert_alone("a", "c")
+        for name in "abc":
+            await rig.check_laws(name)
+        rig.assert_exact("a")
+        assert rig.engine.peak <= rig.engine.cap
+        await rig.stop()
+
+
+@virtual
+async def test_a_question_brings_it_back_too() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO + 1)) as rig:
+        await two_and_one_more(rig)
+        before = rig.engine.chunks("a")
+        for wait in ("now", "fresh"):
+            reply = await rig.ask("a", wait=wait)
+            assert reply.position == 10 * GRID
+        assert rig.engine.chunks("a") == before
+        await rig.check_laws("a")
+        await rig.stop()
+
+
+@virtual
+async def test_case_19_after_a_restore_a_rewind_goes_to_a_restored_checkpoint() -> None:
+    with on_disk(engine=FakeEngine(cap=units(10) + 1 + units(10) + 1)) as rig:
+        rig.start()
+        await rig.whole_turn("a", ids(4 * GRID + 3), "t1", ids(10 * GRID)[4 * GRID + 3 :])
+        await quiet(10)
+        for seed, name in enumerate("bc", start=1):
+            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+            await quiet(10)
+        assert "a" not in rig.engine.states
+        await rig.whole_turn("a", [*ids(5 * GRID), *ids(6 * GRID, 5)], "t3")
+        await quiet()
+        (restore,) = await rig.events("a", t.Restore)
+        assert restore.position == 4 * GRID, "what lies above the cut is not even read"
+        rig.assert_exact("a")
+        await rig.check_laws("a")
+        await rig.stop()
+
+
+def foreign(rig: DiskRig, found: Any) -> Any:
+    """The snapshot as another model would have written it."""
+    return replace(found, engine={**found.engine, "weights": "f" * 16})
+
+
+def of_another_session(rig: DiskRig, found: Any) -> Any:
+    """One that was opened at another time under the same name."""
+    return replace(found, opened_at=found.opened_at - 1)
+
+
+def of_other_ids(rig: DiskRig, found: Any) -> Any:
+    """One whose ids are not what it says."""
+    return replace(found, ids_hash="0" * 32)
+
+
+@pytest.mark.parametrize("change", [foreign, of_another_session, of_other_ids])
+def test_a_refused_snapshot_is_named_removed_and_read_from_the_journal(
+    change: Callable[[DiskRig, Any], Any],
+) -> None:
+    @virtual
+    async def refused() -> None:
+        with on_disk(engine=FakeEngine(cap=TWO)) as rig:
+            await two_and_one_more(rig)
+            find = rig.store.find
+            rig.store.find = lambda session: change(rig, find(session))  # type: ignore[method-assign]
+            await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+            await quiet()
+            (restore,) = await rig.events("a", t.Restore)
+            assert restore.position == 0
+            assert restore.refused
+            assert rig.reader.roster.notes("a").refused == restore.refused
+            rig.assert_exact("a")
+            await rig.check_laws("a")
+            rig.store.find = find  # type: ignore[method-assign]
+            assert rig.store.find("a") is None
+            await rig.stop()
+
+    refused()
+
+
+@virtual
+async def test_who_is_heard_of_while_it_is_spilled_stays() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO), disk_s=5.0) as rig:
+        rig.start()
+        for seed, name in enumerate("ab"):
+            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+            await quiet(60)
+        await rig.whole_turn("c", ids(10 * GRID, 2), "t1")
+        await quiet(12)  # "a" is on its way to the disk
+        assert "a" in rig.engine.states
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await quiet()
+        (spill,) = await rig.events("a", t.Spill)
+        assert spill.kept
+        assert "a" in rig.engine.states
+        assert await rig.events("a", t.Restore) == []
+        for name in "abc":
+            await rig.check_laws(name)
+        await rig.stop()
+
+
+@virtual
+async def test_others_are_read_and_asked_while_one_comes_back() -> None:
+    with on_disk(engine=FakeEngine(cap=3 * units(10) + 4), disk_s=5.0) as rig:
+        await two_and_one_more_of_three(rig)
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await asyncio.sleep(1)
+        assert rig.reader.roster.notes("a").moving == RESTORING
+        asking = rig.ask("d", timeout_s=4)
+        await rig.whole_turn("d", ids(11 * GRID, 3), "t2")
+        assert (await asking).position > 0
+        assert "a" not in rig.engine.states
+        await quiet()
+        rig.assert_exact("a")
+        rig.assert_exact("d")
+        await rig.stop()
+
+
+async def two_and_one_more_of_three(rig: DiskRig) -> None:
+    rig.start()
+    for seed, name in enumerate("abcd"):
+        await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+        await quiet(60)
+    rig.assert_alone("b", "c", "d")
+
+
+@virtual
+async def test_a_full_disk_costs_the_state_of_who_makes_room_and_nothing_else() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO)) as rig:
+        rig.files.full = True
+        await two_and_one_more(rig)
+        assert await rig.events("a", t.Spill) == []
+        assert await rig.events("a", t.Dropped) == [t.Dropped("cap", 10 * GRID)]
+        assert rig.snapshots == 0
+        rig.files.full = False
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await quiet()
+        rig.assert_exact("a")
+        assert await rig.events("b", t.Dropped) == []
+        for name in "abc":
+            await rig.check_laws(name)
+        await rig.stop()
+
+
+@virtual
+async def test_where_an_old_and_a_new_snapshot_do_not_fit_together_the_old_one_goes() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO)) as first:
+        await two_and_one_more(first)
+        size = first.store.stats().bytes
+        await first.stop()
+    with on_disk(engine=FakeEngine(cap=units(12)), cap_bytes=size + size // 2) as rig:
+        rig.start()
+        for turn in range(4):
+            await rig.whole_turn("ab"[turn % 2], ids(9 * GRID + turn * GRID // 2), f"t{turn}")
+            await quiet(100)
+        assert await rig.events("a", t.Dropped) == []
+        assert rig.store.stats().peak_bytes <= size + size // 2
+        await rig.stop()
+
+
+@virtual
+async def test_erasing_at_any_moment_of_a_move_leaves_nothing() -> None:
+    for moment in range(40):
+        with on_disk(engine=FakeEngine(cap=TWO), disk_s=0.3) as rig:
+            rig.start()
+            for seed, name in enumerate("abc"):
+                await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+                await quiet(1)
+            await rig.whole_turn("a", ids(10 * GRID + 1), "t2")  # comes back, and pushes b out
+            await asyncio.sleep(0.1 * moment)
+            for name in "ab":
+                await rig.erase(name)
+            assert rig.store.find("a") is None
+            assert rig.store.find("b") is None
+            await quiet()
+            assert not {"a", "b"} & set(rig.engine.states)
+            await rig.whole_turn("a", ids(3 * GRID, 9), "t1")
+            await quiet()
+            rig.assert_exact("a")
+            rig.assert_exact("c")
+            await rig.stop()
+
+
+@virtual
+async def test_law_5_holds_while_states_are_moved() -> None:
+    for moment in range(30):
+        with on_disk(engine=FakeEngine(cap=TWO), turns_block=False, disk_s=0.04) as rig:
+            rig.start()
+            for seed, name in enumerate("abc"):
+                await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+                await quiet(3)
+            await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+            await asyncio.sleep(0.0511 * moment)
+            began = rig.clock.monotonic()
+            async with rig.lease.request():
+                assert rig.clock.monotonic() - began <= CHUNK_S + 1e-6
+            await quiet()
+            rig.assert_exact("a")
+            await rig.stop()
+
+
+@virtual
+async def test_nothing_is_moved_while_a_turn_runs() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO), disk_s=0.3) as rig:
+        rig.start()
+        for seed, name in enumerate("abc"):
+            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+            await quiet(1)
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await asyncio.sleep(0.7)
+        await rig.prompt("d", ids(3), "t1")
+        await asyncio.sleep(1)
+        calls = len(rig.engine.calls)
+        await asyncio.sleep(60)
+        assert len(rig.engine.calls) == calls
+        await rig.end("d", "t1")
+        await quiet()
+        rig.assert_exact("a")
+        await rig.stop()
+
+
+@virtual
+async def test_a_session_that_cannot_come_back_for_want_of_room_is_told_and_tried_again() -> None:
+    with on_disk(engine=FakeEngine(cap=TWO)) as rig:
+        await two_and_one_more(rig)
+        rig.engine.cap = units(5)
+        (refused,) = await settle(rig.ask("a"))
+        assert isinstance(refused, OutOfRoomError)
+        assert rig.reader.roster.notes("a").blocked
+        rig.engine.cap = 3 * units(10)
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await quiet()
+        assert [restore.position for restore in await rig.events("a", t.Restore)] == [10 * GRID]
+        rig.assert_exact("a")
+        await rig.stop()
+
+
+@virtual
+async def test_at_the_end_every_state_is_spilled_the_newest_first() -> None:
+    with on_disk() as rig:
+        rig.start()
+        for seed, name in enumerate("abc"):
+            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
+            await quiet(10)
+        await Rig.stop(rig)
+        told: list[SpillProgress] = []
+        seen = rig.journal.stats().last_seq
+        await rig.mover.spill_all(told.append)
+        await quiet(1)
+        assert told == [SpillProgress(done, 3) for done in range(4)]
+        spilled = [e.session async for e in rig.journal.entries(after=seen, kinds=["spill"])]
+        assert spilled == ["c", "b", "a"]
+        assert rig.snapshots == 3
+        await rig.stop_moving()
+
+
+@virtual
+async def test_a_new_process_finds_what_the_old_one_spilled() -> None:
+    with TemporaryDirectory() as folder:
+        one = DiskRig(folder=Path(folder) / "snapshots").start()
+        await one.whole_turn("a", ids(10 * GRID), "t1")
+        await quiet(10)
+        await Rig.stop(one)
+        await one.mover.spill_all(lambda _progress: None)
+        await one.stop_moving()
+        two = DiskRig(folder=Path(folder) / "snapshots", journal=one.journal).start()
+        await quiet()
+        two.assert_exact("a")
+        assert two.engine.chunks() == 0
+        assert [r.position for r in await two.events("a", t.Restore)] == [10 * GRID]
+        await two.stop()
