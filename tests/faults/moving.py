@@ -10,7 +10,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pytest
+
 from shadow_reader.bounds import Bound
+from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.types import Entry
 from shadow_reader.shadow.erasures import Erasures
@@ -22,6 +25,9 @@ from tests.shadow.rig import Rig, quiet
 from tests.store.snapshot_disk import TestDisk
 
 T = TypeVar("T")
+
+STRIDES = pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
+"""Every eighth moment by default, every one in the long run."""
 
 CAP_UNITS = 14
 DISK_BYTES = 1 << 20
@@ -104,6 +110,11 @@ class MovingRig(Rig):
     async def erase(self, session: str) -> None:
         """As the runtime does it."""
         await self.erasures.erase(session)
+
+    async def store_erased(self, session: str) -> None:
+        """What a client does whose erasure failed at the disk: say it again."""
+        with suppress(NotFoundError):
+            await self.erase(session)
 
     async def answer(self, session: str) -> None:
         """Ask about the session, which makes it the last one heard of; its state is then exact."""
