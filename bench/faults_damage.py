@@ -11,12 +11,11 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from bench.faults_book import Finding
-from bench.faults_world import FRESH_S, Stuck, World
+from bench.faults_world import FRESH_S, Stuck, World, folder_of
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.store.reader import JournalReader
@@ -38,11 +37,6 @@ class Kind:
     name: str
     damage: Damage
     refused: bool = True
-
-
-def folder_of(root: Path, session: str) -> Path:
-    """Where a session's snapshot lies; its name is not the session's."""
-    return root / blake2b(session.encode(), digest_size=16).hexdigest()
 
 
 async def damage_rounds(world: World, rounds: int) -> None:

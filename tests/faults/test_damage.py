@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults_damage import KINDS, STRAY, Kind, folder_of
+from bench.faults_damage import KINDS, STRAY, Kind
+from bench.faults_world import folder_of
 from shadow_reader.config import Settings
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
