@@ -131,6 +131,7 @@ class Mover:
         """
         self._wanted.pop(session, None)
         self._gone[session] += 1
+        self._changes.tell()
         try:
             while session in (self._current, self._victim):
                 await self._changes.next()
@@ -192,8 +193,14 @@ class Mover:
         await self._look()
 
     async def _gate(self) -> None:
-        """Wait while the foreground has the device to itself."""
+        """Wait while the foreground has the device to itself.
+
+        Raises:
+            NotFoundError: what is moved is to be forgotten: whoever does that must not wait.
+        """
         while self._turns_block and self._roster.any_runs():
+            if self._gone.keys() & {self._current, self._victim}:
+                raise NotFoundError("the session went away while it was moved", field="session")
             await self._changes.next()
 
     async def _look(self) -> None:

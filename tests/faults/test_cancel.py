@@ -107,7 +107,7 @@ def test_a_session_erased_at_any_moment_of_its_move_leaves_nothing(
         await rig.stop()
         return bool(moving)
 
-    moved = [run_virtual(main(delay)) for delay in range(3, 124, stride)]
+    moved = [run_virtual(main(delay)) for delay in range(3, 204, stride)]
     assert sum(moved) > 10 / stride
     assert not moved[-1]
 
@@ -157,3 +157,37 @@ def test_a_question_cancelled_at_any_moment_of_a_restore_harms_nothing(
 
     for delay in range(0, 60, stride):
         run_virtual(main(delay))
+
+
+@pytest.mark.parametrize("what", ["spilled", "restored"])
+def test_an_erasure_does_not_wait_for_a_turn_to_end(tmp_path: Path, what: str) -> None:
+    """A move waits while the foreground has the device; whoever erases its session does not."""
+
+    async def main(delay: int) -> bool:
+        rig = a_rig(tmp_path / str(delay)).start()
+        await crowd(rig, ("a", "b"))
+        if what == "spilled":
+            await rig.whole_turn("c", prompt_of("c", 5), "c1")
+        else:
+            await crowd(rig, ("c",))
+            asked = rig.ask("a", timeout_s=100.0)
+        await asyncio.sleep(delay * 0.05)
+        moving = rig.reader.roster.notes("c" if what == "spilled" else "a").moving
+        await rig.prompt("other", [1, 2, 3], "o1")  # this turn runs on
+        began = rig.clock.monotonic()
+        await rig.erase("a")
+        assert rig.clock.monotonic() - began < 1.0
+        if what == "restored":
+            with suppress(NotFoundError):
+                await asked
+        assert rig.store.find("a") is None
+        await rig.end("other", "o1")
+        await quiet(60)
+        rig.assert_sound()
+        assert rig.store.find("a") is None
+        for session in ("b", "c"):
+            await rig.answer(session)
+        await rig.stop()
+        return bool(moving)
+
+    assert sum(run_virtual(main(delay)) for delay in range(24)) > 2
