@@ -21,7 +21,9 @@ QUESTION = [1, 2, 3]
 
 
 def a_runtime(folder: Path) -> Runtime:
-    settings = Settings(journal=folder / "shadow.db", disk=str(folder / "snapshots"))
+    settings = Settings(
+        journal=folder / "shadow.db", disk=str(folder / "snapshots"), foreground="lease"
+    )
     return Runtime(settings, engine=FakeEngine(), vocabulary=fake_vocabulary())
 
 
@@ -31,6 +33,7 @@ async def opened_and_fed(folder: Path) -> Runtime:
     for session in SESSIONS:
         await runtime.prompt(session, prompt_of(session, CHUNKS), turn="t1")
         await runtime.output(session, "t1", offset=0, ids=[1, 2, 3])
+        await runtime.wait_fresh(session)
     return runtime
 
 
