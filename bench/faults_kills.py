@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from bench.faults_world import POLL_S, Stuck, World
+from shadow_reader.errors import ShadowError
 
 Moment: TypeAlias = Callable[[World], Awaitable[str]]
 """Lets the running server get to the moment, and kills it there; what it was killed in."""
@@ -80,6 +81,25 @@ async def in_a_spill(world: World) -> str:
     return "kill in a spill" if found else "kill under feeding"
 
 
+async def among_restores(world: World) -> str:
+    """While questions about all sessions at once make states come and go."""
+    await asyncio.sleep(world.choices.uniform(0.1, FEED_S))
+    asked = [
+        asyncio.create_task(
+            world.client.ask(talker.book.session, [1, 2], ["yes", "no"], timeout_s=10.0)
+        )
+        for talker in world.talkers
+    ]
+    await asyncio.wait(asked, timeout=world.choices.uniform(0.02, 0.6))
+    await world.kill()
+    await asyncio.wait(asked)
+    for question in asked:
+        error = question.exception()
+        if error is not None and not isinstance(error, ShadowError):
+            raise error
+    return "kill among restores"
+
+
 async def in_an_erasure(world: World) -> str:
     """While sessions are erased: in the journal, in memory, on the disk."""
     await asyncio.sleep(world.choices.uniform(0.1, FEED_S))
@@ -146,6 +166,7 @@ MOMENTS: Final[tuple[tuple[Moment, int], ...]] = (
     (under_feeding, 5),
     (at_an_acknowledgement, 3),
     (in_a_spill, 4),
+    (among_restores, 2),
     (in_an_erasure, 1),
     (in_a_stop, 2),
     (in_a_stops_spill, 2),
