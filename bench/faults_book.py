@@ -180,7 +180,7 @@ class _Found:
 
     def _turn(self, name: str) -> _FoundTurn:
         if name not in self.turns:
-            self.say("strange", f"turn {name!r} has no prompt")
+            self.say("lost", f"turn {name!r} has no prompt")
             self.turns[name] = _FoundTurn([])
         return self.turns[name]
 

@@ -11,12 +11,11 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from bench.faults_book import Finding
-from bench.faults_world import FRESH_S, Stuck, World
+from bench.faults_world import FRESH_S, Stuck, World, folder_of
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.store.reader import JournalReader
@@ -25,6 +24,7 @@ Damage: TypeAlias = Callable[[Path, Path, random.Random], None]
 """Told the folder of the session, that of another one, and what chooses."""
 
 HEAD: Final = "head.safetensors"
+STRAY: Final = "notes.txt"
 TALK_S: Final = 0.7
 TRIES: Final = 20
 _LENGTH_BYTES: Final = 8
@@ -37,11 +37,6 @@ class Kind:
     name: str
     damage: Damage
     refused: bool = True
-
-
-def folder_of(root: Path, session: str) -> Path:
-    """Where a session's snapshot lies; its name is not the session's."""
-    return root / blake2b(session.encode(), digest_size=16).hexdigest()
 
 
 async def damage_rounds(world: World, rounds: int) -> None:
@@ -132,16 +127,21 @@ def _flip(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
+def _data_start(path: Path) -> int:
+    """Where the tensors of a safetensors file begin."""
+    with path.open("rb") as file:
+        return _LENGTH_BYTES + int.from_bytes(file.read(_LENGTH_BYTES), "little")
+
+
 def _flip_in_head(folder: Path, _other: Path, choose: random.Random) -> None:
     path = folder / HEAD
-    data = path.read_bytes()
-    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    _flip(path, choose.randrange(start, len(data)))
+    _flip(path, choose.randrange(_data_start(path), path.stat().st_size))
 
 
 def _flip_in_piece(folder: Path, _other: Path, choose: random.Random) -> None:
     path = _last_piece(folder)
-    _flip(path, path.stat().st_size - 1 - choose.randrange(1000))
+    start, stop = _data_start(path), path.stat().st_size
+    _flip(path, choose.randrange((start + 15 * stop) // 16, stop))
 
 
 def _flip_in_header(folder: Path, _other: Path, _choose: random.Random) -> None:
@@ -165,7 +165,7 @@ def _swap_pieces(folder: Path, other: Path, _choose: random.Random) -> None:
 
 
 def _add_stray(folder: Path, _other: Path, _choose: random.Random) -> None:
-    (folder / "notes.txt").write_text("not ours")
+    (folder / STRAY).write_text("not ours")
 
 
 def _add_unfinished(folder: Path, _other: Path, _choose: random.Random) -> None:

@@ -29,6 +29,9 @@ from bench.faults_report import Part
 from bench.faults_world import Stuck, World, last_lines, world
 
 DISK_BYTES: Final = 56 << 20
+LEFT: Final = (0, 0, 1 << 17, 1 << 19, 3 << 18, 1 << 20)
+"""Bytes that are left: for a journal's commit at most, for a piece but no head, for all but one."""
+
 FULL_S: Final = 0.8
 TALK_S: Final = 0.8
 NOT_HERE: Final = "disk full: not allowed here (needs root and mount namespaces)"
@@ -97,7 +100,7 @@ async def fill_once(w: World) -> None:
     w.go()
     await asyncio.sleep(choose.uniform(0.2, TALK_S))
     ends = choose.choice(["room", "kill", "stop"])
-    with filled(w.disk, leave=choose.choice([0, 0, 1 << 14, 1 << 17])):
+    with filled(w.disk, leave=choose.choice(LEFT)):
         w.tally.faults["disk full"] += 1
         await asyncio.sleep(choose.uniform(0.2, FULL_S))
         if ends == "kill":

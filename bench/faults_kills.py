@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from bench.faults_world import POLL_S, Stuck, World
+from shadow_reader.errors import ShadowError
 
 Moment: TypeAlias = Callable[[World], Awaitable[str]]
 """Lets the running server get to the moment, and kills it there; what it was killed in."""
@@ -26,10 +27,15 @@ async def kill_once(world: World) -> None:
     if choose.random() < 0.15:
         await _kill_at_start(world)
         return
+    moment = choose.choices([m for m, _ in MOMENTS], [weight for _, weight in MOMENTS])[0]
+    await kill_at(world, moment)
+
+
+async def kill_at(world: World, moment: Moment) -> None:
+    """Start a server, check, let the clients speak, kill it at the moment, and check."""
     await world.start()
     await world.check()
     await world.probe()
-    moment = choose.choices([m for m, _ in MOMENTS], [weight for _, weight in MOMENTS])[0]
     world.go()
     what = await moment(world)
     world.tally.faults[what] += 1
@@ -73,6 +79,41 @@ async def in_a_spill(world: World) -> str:
         await asyncio.sleep(world.choices.uniform(0, 0.01))
     await world.kill()
     return "kill in a spill" if found else "kill under feeding"
+
+
+async def among_restores(world: World) -> str:
+    """While questions about all sessions at once make states come and go."""
+    await asyncio.sleep(world.choices.uniform(0.1, FEED_S))
+    asked = [
+        asyncio.create_task(
+            world.client.ask(talker.book.session, [1, 2], ["yes", "no"], timeout_s=10.0)
+        )
+        for talker in world.talkers
+    ]
+    await asyncio.wait(asked, timeout=world.choices.uniform(0.02, 0.6))
+    await world.kill()
+    await asyncio.wait(asked)
+    for question in asked:
+        error = question.exception()
+        if error is not None and not isinstance(error, ShadowError):
+            raise error
+    return "kill among restores"
+
+
+async def in_an_erasure(world: World) -> str:
+    """While sessions are erased: in the journal, in memory, on the disk."""
+    await asyncio.sleep(world.choices.uniform(0.1, FEED_S))
+    for talker in world.choices.sample(world.talkers, len(world.talkers) // 2):
+        talker.erase_next = True
+    deadline = time.monotonic() + SPILL_WAIT_S
+    while not (found := any(talker.book.erasing for talker in world.talkers)):
+        world.look_after()
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(world.choices.uniform(0, 0.05))
+    await world.kill()
+    return "kill in an erasure" if found else "kill under feeding"
 
 
 async def in_a_stop(world: World) -> str:
@@ -125,6 +166,8 @@ MOMENTS: Final[tuple[tuple[Moment, int], ...]] = (
     (under_feeding, 5),
     (at_an_acknowledgement, 3),
     (in_a_spill, 4),
+    (among_restores, 2),
+    (in_an_erasure, 1),
     (in_a_stop, 2),
     (in_a_stops_spill, 2),
     (by_a_second_signal, 1),

@@ -92,6 +92,9 @@ class Talker:
 
     Args:
         cuts: the part of all messages whose connection is cut while they are on their way.
+
+    Attributes:
+        erase_next: erase the session when its turn is over.
     """
 
     def __init__(
@@ -103,12 +106,14 @@ class Talker:
         self._choices = random.Random(seed)
         self._cuts = cuts
         self._turns = 0
+        self.erase_next = False
 
     async def run(self) -> None:
         """Turn after turn, until cancelled."""
         while True:
             await self._turn()
-            if self.book.turns and self._choices.random() < 0.03:
+            if self.erase_next or self._choices.random() < 0.03:
+                self.erase_next = False
                 await self._erase()
 
     # -- one turn -----------------------------------------------------------------------------

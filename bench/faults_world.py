@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,6 +222,7 @@ class World:
             talker.book.session: await self._digest(talker.book.session) for talker in self.talkers
         }
         await self._look_at_status()
+        await self._look_for_leftovers()
         for proof in await self._proofs():
             session = proof["session"]
             found = digests.get(session)
@@ -275,6 +277,16 @@ class World:
             if session.mismatches:
                 self._differs(session.session, f"{session.mismatches} digests, says the server")
 
+    async def _look_for_leftovers(self) -> None:
+        """No snapshot is left of a session that was erased for sure."""
+        async with await JournalReader.open(self.journal) as reader:
+            there = {row.session for row in await reader.sessions()}
+        for talker in self.talkers:
+            session = talker.book.session
+            gone = session not in there and not talker.book.erasing
+            if gone and folder_of(self.snapshots, session).exists():
+                self.tally.findings.append(Finding("strange", session, "an erased one's snapshot"))
+
     async def _proofs(self) -> Sequence[dict[str, Any]]:
         result = self.folder / "proof.json"
         child = await self.nursery.fork(
@@ -322,6 +334,11 @@ async def world(
         yield made
     finally:
         await made.close()
+
+
+def folder_of(root: Path, session: str) -> Path:
+    """Where a session's snapshot lies; its name is not the session's."""
+    return root / blake2b(session.encode(), digest_size=16).hexdigest()
 
 
 def _made(folder: Path) -> Path:

@@ -253,8 +253,11 @@ async def _make_mover(
     if store is None:
         assert folder is not None
         limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
-        store = await disk.run(partial(FileSnapshots.open, folder, limits=limits, clock=clock))
-        stack.push_async_callback(_close_store, disk, store)
+        open_store = partial(FileSnapshots.open, folder, limits=limits, clock=clock)
+        opened: list[SnapshotStore] = []
+        stack.push_async_callback(_close_stores, disk, opened)
+        await disk.run(lambda: opened.append(open_store()))
+        (store,) = opened
     mover = Mover(
         engine=engine,
         device=device,
@@ -271,9 +274,14 @@ async def _make_mover(
     return mover
 
 
-async def _close_store(disk: JobThread, store: SnapshotStore) -> None:
-    """Its lock must go, also when whoever closes is cancelled before the job begins."""
-    closing = asyncio.ensure_future(disk.run(store.close))
+async def _close_stores(disk: JobThread, opened: list[SnapshotStore]) -> None:
+    """The lock must go, also when whoever opens or closes is cancelled meanwhile."""
+
+    def close() -> None:
+        for store in opened:
+            store.close()
+
+    closing = asyncio.ensure_future(disk.run(close))
     try:
         await asyncio.shield(closing)
     except asyncio.CancelledError:

@@ -69,13 +69,21 @@ class Erasures:
         return erasure
 
     async def _erase(self, session: str, erasure: _Erasure) -> Erased:
-        erased = await self.sessions.erase(session)
+        try:
+            erased = await self.sessions.erase(session)
+        except NotFoundError:
+            # An erasure before this one may have ended between the journal and the snapshot.
+            await self._forget(session)
+            raise
         erasure.gone = True
         self.line.fail_session(session, NotFoundError("the session was erased", field="session"))
+        await self._forget(session)
+        return erased
+
+    async def _forget(self, session: str) -> None:
         if self.forget is not None:
             with suppress(ShutDownError):  # the engine closes, and all states with it
                 await self.forget(session)
-        return erased
 
     def _ended(self, session: str, task: asyncio.Task[Erased]) -> None:
         del self._running[session]

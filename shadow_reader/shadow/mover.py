@@ -99,6 +99,7 @@ class Mover:
         self._wake = wake
         self._wanted: dict[str, Kind] = {}
         self._current = ""
+        self._victim = ""
         self._changes = Changes()
         self._gone: Counter[str] = Counter()
         self._stats = store.stats()
@@ -130,8 +131,9 @@ class Mover:
         """
         self._wanted.pop(session, None)
         self._gone[session] += 1
+        self._changes.tell()
         try:
-            while self._current == session:
+            while session in (self._current, self._victim):
                 await self._changes.next()
         finally:
             self._gone -= Counter([session])
@@ -191,8 +193,14 @@ class Mover:
         await self._look()
 
     async def _gate(self) -> None:
-        """Wait while the foreground has the device to itself."""
+        """Wait while the foreground has the device to itself.
+
+        Raises:
+            NotFoundError: what is moved is to be forgotten: whoever does that must not wait.
+        """
         while self._turns_block and self._roster.any_runs():
+            if self._gone.keys() & {self._current, self._victim}:
+                raise NotFoundError("the session went away while it was moved", field="session")
             await self._changes.next()
 
     async def _look(self) -> None:
@@ -250,6 +258,15 @@ class Mover:
         victim = self._roster.victim(session)
         if victim is None:
             return False
+        self._victim = victim
+        try:
+            await self._spill_victim(victim, session)
+        finally:
+            self._victim = ""
+            self._changes.tell()
+        return True
+
+    async def _spill_victim(self, victim: str, session: str) -> None:
         view = (await self._sessions.load(victim)).durable
         began = self._clock.monotonic()
         moved: Moved | None = None
@@ -280,7 +297,6 @@ class Mover:
             await self._record(view, t.Spill(moved.position, moved.bytes, ms, kept=not goes))
         elif view is not None and goes:
             await self._record(view, t.Dropped("cap", standing))
-        return True
 
     async def _spill(self, view: SessionView, *, leased: bool = True) -> Moved | None:
         spill = partial(
