@@ -53,7 +53,9 @@ class SqliteJournal(JournalReader):
         self._path = path
         self._parts = parts
         log_bytes = _sizes(path)[1]
-        self._log = LogKeeper(parts.writer, parts.side, size=log_bytes, scrub=parts.events.scrub)
+        self._log = LogKeeper(
+            path, parts.writer, parts.side, size=log_bytes, scrub=parts.events.scrub
+        )
         self._queue: WriteQueue[Submission, Result] = WriteQueue(
             self._commit, limit=limit, limit_bytes=limit_bytes
         )

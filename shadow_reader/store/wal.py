@@ -3,21 +3,26 @@
 Laws: the log is copied into the database beside the writer, on a connection of its own, while
 appends go on; the writer copies only the few frames that came meanwhile, after which the log
 begins anew. A log that gets long all the same first makes the writer wait for readers, then the
-commits for the copying. An erasure is done only when the log was emptied after it: then the
-removed bytes are in neither file. Another program's old read transaction delays both.
+commits for the copying; then a warning names who has the journal open, and at ``LIMIT_AT`` commits
+are refused until whoever reads lets go, so that the log never fills the disk. An erasure is done
+only when the log was emptied after it: then the removed bytes are in neither file. Another
+program's old read transaction delays both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from shadow_reader.errors import JournalError
+from shadow_reader.errors import JournalError, JournalFullError
 from shadow_reader.events.types import Entry
 from shadow_reader.store.connection import Connection, copy_log, empty_log, restart_log
+from shadow_reader.store.log_readers import processes_with
 from shadow_reader.store.queue import Promise
 
 LOG_BYTES: Final = 16 << 20
@@ -29,10 +34,17 @@ RESTART_AT: Final = 2
 WAIT_AT: Final = 4
 """At so many times that, commits wait until it was tried."""
 
+LIMIT_AT: Final = 64
+"""At so many times that, 1 GiB, nothing more is committed. Fixed: only an old read transaction that
+is held for hours of heavy writing gets it there."""
+
 _FRAME_BYTES: Final = 4096 + 24
 _TAIL_FRAMES: Final = 64
 _MAX_PASSES: Final = 4
 _RETRY_S: Final = (0.01, 1.0)
+
+
+log = logging.getLogger(__name__)
 
 
 class LogLength:
@@ -66,6 +78,7 @@ class LogKeeper:
     """Keeps one journal's log short.
 
     Args:
+        path: of the journal.
         side: a connection that only copies.
         size: the log's bytes at the start.
         scrub: the writer's job after an erasure; False: it must be done again.
@@ -73,12 +86,15 @@ class LogKeeper:
 
     def __init__(
         self,
+        path: Path,
         writer: Connection,
         side: Connection,
         *,
         size: int,
         scrub: Callable[[sqlite3.Connection], bool],
     ) -> None:
+        self._path = path
+        self._warned = False
         self._writer = writer
         self._scrub = scrub
         self._side = side
@@ -96,9 +112,25 @@ class LogKeeper:
             self._copying = asyncio.create_task(self._copy(), name="journal log")
 
     async def bounded(self) -> None:
-        """Wait for the copying that goes on, if the log is very long."""
+        """Wait for the copying that goes on, if the log is very long.
+
+        Raises:
+            JournalFullError: it is at its limit, and an old read transaction keeps it there.
+        """
         if self._copying is not None and self._length.bytes >= WAIT_AT * LOG_BYTES:
             await asyncio.wait({self._copying})
+        if self._length.bytes >= LIMIT_AT * LOG_BYTES:
+            with suppress(sqlite3.Error):
+                self._length.was(*await self._writer.run(restart_log))
+            if self._length.bytes >= LIMIT_AT * LOG_BYTES:
+                readers = await asyncio.to_thread(processes_with, self._path)
+                raise JournalFullError(
+                    f"the journal's log has {self._length.bytes:.0f} bytes and cannot begin anew: "
+                    f"an old read transaction needs it; {_named(readers)}",
+                    found=int(self._length.bytes),
+                    limit=LIMIT_AT * LOG_BYTES,
+                    readers=readers,
+                )
 
     def clean(self, promise: Promise[Entry], entry: Entry) -> None:
         """Keep ``promise`` once the log was emptied of all that is committed now."""
@@ -123,9 +155,24 @@ class LogKeeper:
             with suppress(sqlite3.Error):
                 long = self._length.bytes >= RESTART_AT * LOG_BYTES
                 self._length.was(*await self._writer.run(restart_log if long else copy_log))
+            await self._warn()
         finally:
             self._copy_at = self._length.bytes + LOG_BYTES
             self._copying = None
+
+    async def _warn(self) -> None:
+        """Once each time that the log gets long: whoever reads it is for a person to deal with."""
+        long = self._length.bytes >= RESTART_AT * LOG_BYTES
+        if long and not self._warned:
+            readers = await asyncio.to_thread(processes_with, self._path)
+            log.warning(
+                "the journal's log has %d bytes and cannot begin anew: an old read transaction "
+                "needs it; %s; at %d bytes nothing more is committed",
+                self._length.bytes,
+                _named(readers),
+                LIMIT_AT * LOG_BYTES,
+            )
+        self._warned = long
 
     async def _copy_aside(self) -> None:
         seen = 0
@@ -175,3 +222,9 @@ class LogKeeper:
                 )
             )
         self._unclean.clear()
+
+
+def _named(readers: tuple[str, ...]) -> str:
+    if not readers:
+        return "who holds it is not to be seen from here"
+    return f"the journal is open in {', '.join(readers)}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from shadow_reader.errors import JournalFullError
 from shadow_reader.store import wal
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.wal import LogLength
@@ -67,6 +70,51 @@ async def test_a_long_read_of_another_program_lets_the_log_grow_and_its_end_stop
     assert await seqs(journal) == list(range(1, 501))
     await journal.close()
     assert not path.with_name("shadow.db-wal").exists()
+
+
+READER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN")
+print(db.execute("SELECT count(*) FROM events").fetchone(), flush=True)
+sys.stdin.read()
+"""
+
+
+async def append_for_ever(journal: SqliteJournal) -> None:
+    while True:
+        await journal.submit([output("a", 0, n=200)])
+
+
+async def test_case_33_a_long_reader_is_named_and_the_log_stays_below_its_limit(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wal, "LIMIT_AT", 8)
+    journal = await SqliteJournal.open(path)
+    await journal.submit([output("a", 0)])
+    with subprocess.Popen(  # noqa: ASYNC220  # it starts at once, and is waited for at the end
+        [sys.executable, "-c", READER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        with pytest.raises(JournalFullError) as caught:
+            await append_for_ever(journal)
+        (found,) = caught.value.details["readers"]
+        assert found.startswith(f"pid {reader.pid} (")
+        assert found in caught.value.message
+        assert caught.value.details["limit"] == 8 * STEP
+        assert 7 * STEP <= log_bytes(path) <= 9 * STEP
+        (warning,) = [record.getMessage() for record in caplog.records]
+        assert found in warning
+        with pytest.raises(JournalFullError):
+            await journal.submit([output("a", 0, n=200)])
+        before = await seqs(journal)
+        reader.communicate()
+    (seq,) = await journal.submit([output("a", 0, n=200)])
+    assert await seqs(journal) == [*before, seq]
+    await journal.close()
 
 
 async def test_a_log_that_cannot_be_copied_is_kept_and_copied_later(path: Path) -> None:
