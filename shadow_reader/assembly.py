@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from shadow_reader.bounds import Bound, Bounds
@@ -129,6 +130,8 @@ async def assemble(
         mover = await _make_mover(
             settings, given, engine, device, lease, clock, reader, line, stack
         )
+    else:
+        erasures.forget = await _make_eraser(settings, given, clock, stack)
     watching = watch_turns(sessions, settings.turn_timeout_s)
     stack.push_async_callback(_stop_task, asyncio.create_task(watching, name="turn watch"))
     parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader, mover)
@@ -252,12 +255,7 @@ async def _make_mover(
     stack.push_async_callback(disk.close)
     if store is None:
         assert folder is not None
-        limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
-        open_store = partial(FileSnapshots.open, folder, limits=limits, clock=clock)
-        opened: list[SnapshotStore] = []
-        stack.push_async_callback(_close_stores, disk, opened)
-        await disk.run(lambda: opened.append(open_store()))
-        (store,) = opened
+        store = await _open_snapshots(settings, folder, disk, clock, stack)
     mover = Mover(
         engine=engine,
         device=device,
@@ -272,6 +270,34 @@ async def _make_mover(
     )
     reader.move_with(mover)
     return mover
+
+
+async def _make_eraser(
+    settings: Settings, given: Given, clock: Clock, stack: AsyncExitStack
+) -> Callable[[str], Awaitable[None]] | None:
+    """Without a model: removes the snapshots that one with a model left; None: there are none."""
+    folder = settings.snapshot_dir
+    if given.journal or folder is None or not folder.is_dir():
+        return None
+    disk = JobThread("shadow-disk")
+    stack.push_async_callback(disk.close)
+    store = await _open_snapshots(settings, folder, disk, clock, stack)
+
+    async def erase(session: str) -> None:
+        await disk.run(store.erase, session)
+
+    return erase
+
+
+async def _open_snapshots(
+    settings: Settings, folder: Path, disk: JobThread, clock: Clock, stack: AsyncExitStack
+) -> SnapshotStore:
+    limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
+    open_store = partial(FileSnapshots.open, folder, limits=limits, clock=clock)
+    opened: list[SnapshotStore] = []
+    stack.push_async_callback(_close_stores, disk, opened)
+    await disk.run(lambda: opened.append(open_store()))
+    return opened[0]
 
 
 async def _close_stores(disk: JobThread, opened: list[SnapshotStore]) -> None:

@@ -33,7 +33,7 @@ from shadow_reader.cli.output import (
 if TYPE_CHECKING:
     from shadow_reader.cli.journal_source import Filters, JournalSource
 
-app = typer.Typer(help="List, follow and verify the journal.", epilog=EXIT_CODES_HELP)
+app = typer.Typer(help="List, follow, verify and prune the journal.", epilog=EXIT_CODES_HELP)
 
 FOLLOW_S: Final = 0.25
 _COLUMNS: Final = frozenset({"seq", "at", "session", "turn", "kind"})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shadow_reader.cli import ask, demo, feed, journal, rebuild, serve, status
+from shadow_reader.cli import ask, demo, feed, journal, journal_prune, rebuild, serve, status
 from shadow_reader.cli.group import ShadowGroup
 from shadow_reader.cli.options import Invocation
 from shadow_reader.cli.output import EXIT_CODES_HELP
@@ -26,6 +26,7 @@ app.command("demo", epilog=EXIT_CODES_HELP)(demo.demo)
 app.command("feed", epilog=EXIT_CODES_HELP)(feed.feed)
 app.command("ask", epilog=EXIT_CODES_HELP)(ask.ask)
 app.command("status", epilog=EXIT_CODES_HELP)(status.status)
+journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
 
@@ -42,8 +43,8 @@ def root(
     """A small model that keeps its own exact state of every live session of a big one.
 
     Settings come from --config, then the environment (QWEN38_SHADOW_MODEL, _DIR, _GB, _GRID,
-    _JOURNAL, _DURABILITY, _DEVICE, _THREADS, _HOST, _PORT, _TOKEN), then a command's own options;
-    the later wins.
+    _DISK, _DISK_GB, _JOURNAL, _DURABILITY, _DEVICE, _THREADS, _HOST, _PORT, _TOKEN), then a
+    command's own options; the later wins.
     """
     if version:
         from importlib.metadata import version as installed

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from shadow_reader.cli.output import ExitCode
+from shadow_reader.clock import SystemClock
 from tests.cli.conftest import Outcome, run
 from tests.cli.server_thread import Served, server_thread
+from tests.store.snapshot_samples import opened, sample, spill
 
 
 @pytest.fixture
@@ -155,3 +157,39 @@ def test_the_first_bad_entry_is_named(fed: Served, change: str, problem: str) ->
 def test_the_settings_name_the_journal(fed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QWEN38_SHADOW_JOURNAL", str(fed.journal))
     assert run("journal", "verify", "--json").json["entries"] == 7
+
+
+def test_prune_erases_what_is_old_and_nothing_else(tmp_path: Path) -> None:
+    with server_thread(tmp_path, model=False) as served:
+        tell(served)
+        served.run(served.runtime.end("a", "t2"))
+        words = ["journal", "prune", "--url", served.url, "--json"]
+        assert run(*words, "--older-than", "1h").json["sessions"] == 0
+        dry = run(*words, "--older-than", "0s", "--dry-run").json
+        assert dry == {"sessions": 1, "events": 6, "ids": 6, "dry_run": True}, "b still runs"
+        done = run(*words, "--older-than", "0s").json
+        assert done == {"sessions": 1, "events": 6, "ids": 6, "dry_run": False}
+        left = run("journal", "sessions", "--url", served.url, "--json").rows
+        assert [row["session"] for row in left] == ["b"]
+
+
+def test_prune_of_a_file_takes_the_snapshots_along(fed: Served, tmp_path: Path) -> None:
+    folder = Path(f"{fed.journal}-snapshots")
+    store = opened(folder, clock=SystemClock())
+    spill(store, sample("a"))
+    store.close()
+    with server_thread(tmp_path, model=False) as served:
+        served.run(served.runtime.end("a", "t2"))
+    words = ["journal", "prune", "--journal", fed.journal, "--json", "--older-than"]
+    assert run(*words, "1h").json["sessions"] == 0
+    assert list(folder.rglob("head*"))
+    assert run(*words, "0s").json["sessions"] == 1
+    assert not list(folder.rglob("head*"))
+    absent = run("journal", "prune", "--journal", tmp_path / "absent", "--older-than", "1d")
+    assert "there is no journal" in absent.err
+
+
+@pytest.mark.parametrize("text", ["", "3", "h", "-1h", "1w", "1h30m"])
+def test_prune_wants_a_time_it_understands(text: str, fed: Served) -> None:
+    found = run("journal", "prune", "--journal", fed.journal, f"--older-than={text}")
+    assert found.code == ExitCode.USAGE
