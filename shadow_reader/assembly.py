@@ -35,6 +35,7 @@ from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
 from shadow_reader.store.journal import SqliteJournal
+from shadow_reader.store.snapshots.disk import Disk
 from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
 
 QWEN_VOCABULARY: Final = 248_320
@@ -255,7 +256,8 @@ async def _make_mover(
     stack.push_async_callback(disk.close)
     if store is None:
         assert folder is not None
-        store = await _open_snapshots(settings, folder, disk, clock, stack)
+        files = Disk(engine.host_buffer)
+        store = await _open_snapshots(settings, folder, disk, clock, files, stack)
     mover = Mover(
         engine=engine,
         device=device,
@@ -281,7 +283,7 @@ async def _make_eraser(
         return None
     disk = JobThread("shadow-disk")
     stack.push_async_callback(disk.close)
-    store = await _open_snapshots(settings, folder, disk, clock, stack)
+    store = await _open_snapshots(settings, folder, disk, clock, Disk(), stack)
 
     async def erase(session: str) -> None:
         await disk.run(store.erase, session)
@@ -290,10 +292,15 @@ async def _make_eraser(
 
 
 async def _open_snapshots(
-    settings: Settings, folder: Path, disk: JobThread, clock: Clock, stack: AsyncExitStack
+    settings: Settings,
+    folder: Path,
+    disk: JobThread,
+    clock: Clock,
+    files: Disk,
+    stack: AsyncExitStack,
 ) -> SnapshotStore:
     limits = SnapshotLimits(int(settings.disk_gb * GIB), settings.disk_ttl_h * 3600)
-    open_store = partial(FileSnapshots.open, folder, limits=limits, clock=clock)
+    open_store = partial(FileSnapshots.open, folder, limits=limits, clock=clock, disk=files)
     opened: list[SnapshotStore] = []
     stack.push_async_callback(_close_stores, disk, opened)
     await disk.run(lambda: opened.append(open_store()))

@@ -254,6 +254,9 @@ class FakeEngine:
         self.restores.append(restore)
         return restore
 
+    def host_buffer(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
     def state_stats(self, session: str) -> StateStats | None:
         state = self.states.get(session)
         if state is None:

@@ -278,6 +278,13 @@ class Engine(Protocol):
         """
         ...
 
+    def host_buffer(self, size: int) -> memoryview:
+        """Memory to read a snapshot's file into, from where it goes to the device fastest.
+
+        Safe on any thread; whatever is in it.
+        """
+        ...
+
     def state_stats(self, session: str) -> StateStats | None:
         """The session's resident state, None where there is none. Safe on any thread."""
         ...

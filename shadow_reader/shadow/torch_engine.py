@@ -30,7 +30,7 @@ from shadow_reader.shadow.memory import Memory
 from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, load_model
 from shadow_reader.shadow.pool import PagePool
 from shadow_reader.shadow.prefixes import PrefixPoints
-from shadow_reader.shadow.raw import page_lock
+from shadow_reader.shadow.raw import host_buffer, page_lock
 from shadow_reader.shadow.restore import RestoringState
 from shadow_reader.shadow.snapshot_rules import (
     PIECE_PAGES,
@@ -230,6 +230,10 @@ class TorchEngine:
                 blank=self._blank_state,
                 install=partial(self._install, session),
             )
+
+    def host_buffer(self, size: int) -> memoryview:
+        """Memory to read a snapshot's file into: pinned, on a GPU. Safe on any thread."""
+        return host_buffer(size)
 
     def state_stats(self, session: str) -> StateStats | None:
         """The session's resident state, None where there is none. Safe on any thread."""

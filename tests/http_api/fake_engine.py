@@ -101,6 +101,9 @@ class FakeEngine:
     ) -> Restore:
         raise SnapshotError("this engine keeps no snapshots")
 
+    def host_buffer(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
     def state_stats(self, session: str) -> StateStats | None:
         known = self.known.get(session)
         if known is None:

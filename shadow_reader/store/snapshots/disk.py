@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,8 +32,22 @@ class Found:
     used_ns: int
 
 
+def _plain_buffer(size: int) -> memoryview:
+    return np.empty(size, np.uint8).data  # unlike a bytearray, not zeroed first
+
+
 class Disk:
-    """The real file system. Symbolic links are neither followed nor taken for files."""
+    """The real file system. Symbolic links are neither followed nor taken for files.
+
+    Args:
+        allocate: makes the buffers that files are read into; a device has some that it likes.
+    """
+
+    _allocate: Callable[[int], memoryview] = staticmethod(_plain_buffer)
+
+    def __init__(self, allocate: Callable[[int], memoryview] | None = None) -> None:
+        if allocate is not None:
+            self._allocate = allocate
 
     def make_folder(self, path: Path) -> None:
         """Make it, and those above it, unless it is there."""
@@ -65,7 +80,7 @@ class Disk:
 
     def read(self, descriptor: int, size: int) -> memoryview:
         """The next ``size`` bytes, or fewer where the file ends, in a buffer of their own."""
-        buffer = np.empty(size, np.uint8).data  # unlike a bytearray, not zeroed first
+        buffer = self._allocate(size)
         done = 0
         while done < size:
             count = os.readv(descriptor, [buffer[done : done + _READ_BYTES]])
