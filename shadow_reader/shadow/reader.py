@@ -34,7 +34,15 @@ from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.logbook import Logbook
 from shadow_reader.shadow.mover import Mover
-from shadow_reader.shadow.plan import AnswerNext, ReadNext, Rest, Situation, answerable, plan
+from shadow_reader.shadow.plan import (
+    Action,
+    AnswerNext,
+    ReadNext,
+    Rest,
+    Situation,
+    answerable,
+    plan,
+)
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import OpenQuestion, make_reply
 from shadow_reader.shadow.residency import Residency
@@ -160,6 +168,7 @@ class Reader:
         if self._lease.free and any(self.roster.to_align()):
             await self._align_new_prompts()
         action = Rest("foreground") if self._must_rest() else plan(self._situation())
+        self.roster.foreground = self._foreground(action)
         match action:
             case AnswerNext():
                 await self._answer(action.question)
@@ -170,6 +179,13 @@ class Reader:
                 self.roster.prune()
                 self._tell()
                 await self._wake.wait()
+
+    def _foreground(self, action: Action) -> str:
+        if action != Rest("foreground"):
+            return ""
+        if not self._lease.free:
+            return "waits: a request holds the lease, or waits for it"
+        return f"waits while turns run (foreground); one is session {self.roster.the_running()!r}'s"
 
     def _must_rest(self) -> bool:
         """What the plan would say at once while turns run and nobody asks: most of the time."""

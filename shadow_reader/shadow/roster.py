@@ -61,11 +61,15 @@ class Roster:
 
     A thousand live sessions of which none changed cost nothing: only those that changed since the
     last look, or were then found to need something, are looked at.
+
+    Attributes:
+        foreground: what keeps the reader from reading at all; empty when nothing does.
     """
 
     sessions: Sessions
     engine: Engine
     clock: Clock
+    foreground: str = ""
     _notes: dict[str, Notes] = field(default_factory=dict)
     _watched: dict[str, None] = field(default_factory=dict)
     _unaligned: dict[str, None] = field(default_factory=dict)
@@ -182,6 +186,16 @@ class Roster:
                     )
                 )
         return found
+
+    def why_unread(self, session: str, behind: int) -> str:
+        """Why a session that is behind is not being read; empty when it is, or is not behind."""
+        notes = self.notes(session)
+        waits = self.foreground if behind >= self._grid else ""
+        return notes.moving or notes.blocked or waits
+
+    def the_running(self) -> str:
+        """A session whose turn runs, as last looked at; empty when there is none."""
+        return self._running
 
     def _take_changed(self) -> None:
         changed = self.sessions.take_changed()

@@ -150,7 +150,7 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
         answers=view.answers,
         opened_at=view.opened_at,
         last_at=view.last_at,
-        note=notes.moving or notes.blocked if notes else NO_MODEL,
+        note=roster.why_unread(live.session, standing.behind) if roster and standing else NO_MODEL,
         refused=notes.refused if notes else "",
     )
 

@@ -998,3 +998,23 @@ async def test_stops_before_anything_happened_while_it_takes_up_and_twice() -> N
     never.start()
     await never.stop()
     assert never.engine.calls == []
+
+
+@virtual
+async def test_the_status_says_that_a_running_turn_keeps_the_reader_away() -> None:
+    rig = Rig().start()
+    await rig.prompt("busy", ids(3), "t1")
+    await rig.whole_turn("s", ids(4 * GRID), "t1")
+    await quiet()
+    roster = rig.reader.roster
+    assert "'busy'" in roster.why_unread("s", 4 * GRID)
+    assert roster.why_unread("busy", 3) == ""
+    async with rig.lease.request():
+        await rig.output("busy", "t1", 0, [1])
+        await quiet(1)
+        assert "lease" in roster.why_unread("s", 4 * GRID)
+    await rig.end("busy", "t1")
+    await quiet()
+    assert roster.why_unread("s", 0) == ""
+    rig.assert_exact("s")
+    await rig.stop()
