@@ -223,7 +223,7 @@ class Mover:
         began, seen = self._clock.monotonic(), self._sessions.messages
 
         async def room(error: OutOfRoomError) -> None:
-            if not await self._spill_next(session):
+            if not await self._give_way(session) and not await self._spill_next(session):
                 raise error
 
         try:
@@ -243,6 +243,15 @@ class Mover:
                 return
             event = t.Restore(moved.position, moved.bytes, self._ms_since(began))
             await self._record(view, event)
+
+    async def _give_way(self, session: str) -> int:
+        """Let what goes before any session go for ``session``; the bytes."""
+        await self._gate()
+        async with self._lease.hold(Rank.SUMMARY, OWNER):
+            elders = self._roster.elders(session)
+            return await self._device.run(
+                self._engine.give_way, [*elders, session], newest=not elders
+            )
 
     async def _refuse(self, view: SessionView, error: SnapshotError, began: float) -> None:
         log.warning("the snapshot of session %s is not used: %s", view.session, error)

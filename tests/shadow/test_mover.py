@@ -409,3 +409,30 @@ async def test_a_new_process_finds_what_the_old_one_spilled() -> None:
         assert two.engine.chunks() == 0
         assert [r.position for r in await two.events("a", t.Restore)] == [10 * GRID]
         await two.stop()
+
+
+@virtual
+async def test_older_checkpoints_give_way_to_a_restore_before_another_session_does() -> None:
+    with on_disk(engine=FakeEngine(cap=units(10))) as rig:
+        rig.start()
+        await rig.whole_turn("a", ids(10 * GRID), "t1")
+        await quiet(10)
+        for turn in (3, 6, 9):
+            await rig.whole_turn("b", ids(turn * GRID, 1), f"t{turn}")
+            await quiet(10)
+        rig.assert_alone("b")
+        rig.engine.cap = 1000
+        await rig.whole_turn("b", ids(9 * GRID + 1, 1), "t10")
+        await quiet(10)
+        stats = rig.engine.state_stats("b")
+        assert stats is not None
+        assert len(stats.checkpoints) > 1
+        rig.engine.cap = rig.engine.used + units(10) - 1
+        await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
+        await quiet()
+        rig.assert_alone("a", "b")
+        rig.assert_exact("a")
+        after = rig.engine.state_stats("b")
+        assert after is not None
+        assert after.checkpoints == stats.checkpoints[1:]
+        await rig.stop()
