@@ -222,7 +222,7 @@ class Feed:
     def _take_output(self, line: bytes) -> bool:
         """Take in a line that lengthens the run, if it does and there is room; whether it did."""
         size = len(line)
-        if not self._has_room(size):
+        if size >= BIG_BYTES or not self._has_room(size):
             return False
         value = parse_json(line, what="line")
         run = self._run
@@ -232,10 +232,7 @@ class Feed:
             or value["session"] != run.session
         ):
             return False
-        run.lines.append(self._splitter.number)
-        run.deltas.append((value["offset"], value["ids"]))
-        run.size += size
-        self._hold(size)
+        self._lengthen(value, size)
         return True
 
     async def _take(self, line: bytes) -> None:
@@ -249,11 +246,18 @@ class Feed:
         value = parse_json(line, what="line")
         if is_plain_output(value, line):
             self._run = Run(value["session"], value["turn"])
-            self._take_output(line)
+            self._lengthen(value, len(line))
         else:
             self._hold(len(line))
             outcome = await self._outcome(checked_object(value, line, what="line"))
             self._put(Pending(self._splitter.number, len(line), outcome))
+
+    def _lengthen(self, value: dict[str, Any], size: int) -> None:
+        run = self._run
+        run.lines.append(self._splitter.number)
+        run.deltas.append((value["offset"], value["ids"]))
+        run.size += size
+        self._hold(size)
 
     async def _submit_run(self) -> None:
         run = self._run

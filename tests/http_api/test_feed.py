@@ -339,3 +339,14 @@ async def test_a_feed_waits_for_the_budget_of_all_bodies(
             assert all([(await duplex.reply())["ok"] for _ in range(10)])
         assert served.runtime.journal.stats().last_seq == 12
         await until(lambda: served.used("bodies_bytes") == 0, "the budget to be given back")
+
+
+async def test_a_big_output_among_small_ones_is_taken_in_its_place(tmp_path: Path) -> None:
+    big = [7] * 40_000
+    async with serving(tmp_path, body_bytes=1 << 20) as served:
+        replies = await served.feed(
+            lines(PROMPT, output(0, 1), output(1, *big), output(40_001, 2), output(40_002, *big))
+        )
+        assert all(reply["ok"] for reply in replies)
+        assert [reply["output"] for reply in replies] == [0, 1, 40_001, 40_002, 80_002]
+        assert [reply["line"] for reply in replies] == [1, 2, 3, 4, 5]
