@@ -180,21 +180,36 @@ def is_kill(what: str) -> bool:
 
 
 async def _sees_writing(world: World) -> bool:
-    """Wait until a file of a snapshot is being written; False: none was in time."""
+    """Wait until a snapshot's file is being written or has just come; False: none was in time.
+
+    A file takes a millisecond or two, a spill writes several: behind one there is mostly another.
+    """
     deadline = time.monotonic() + SPILL_WAIT_S
     assert world.server is not None
+    before = _files(world.snapshots)
     while world.server.runs and time.monotonic() < deadline:
         world.look_after()
-        if _is_writing(world.snapshots):
+        now = _files(world.snapshots)
+        if now - before:
             return True
+        before = now
         await asyncio.sleep(_LOOK_S)
     return False
 
 
-def _is_writing(root: Path) -> bool:
+def _files(root: Path) -> frozenset[tuple[str, int]]:
+    """Every file of a snapshot, finished or not: a new one has a number of its own."""
     try:
-        with os.scandir(root) as folders:
-            names = [folder.path for folder in folders if folder.is_dir()]
-        return any(name.endswith(".tmp") for path in names for name in os.listdir(path))  # noqa: PTH208  # in a hurry
+        with os.scandir(root) as entries:
+            folders = [folder.path for folder in entries if folder.is_dir()]
+        return frozenset(found for path in folders for found in _files_in(path))
     except FileNotFoundError:
-        return False
+        return frozenset()
+
+
+def _files_in(folder: str) -> list[tuple[str, int]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [(entry.path, entry.inode()) for entry in entries]
+    except FileNotFoundError:
+        return []

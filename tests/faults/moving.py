@@ -26,8 +26,8 @@ from tests.store.snapshot_disk import TestDisk
 
 T = TypeVar("T")
 
-STRIDES = pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
-"""Every eighth moment by default, every one in the long run."""
+STRIDES = pytest.mark.parametrize("stride", [12, pytest.param(1, marks=pytest.mark.slow)])
+"""Every twelfth moment by default, every one in the long run."""
 
 CAP_UNITS = 14
 DISK_BYTES = 1 << 20

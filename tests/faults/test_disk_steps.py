@@ -16,7 +16,7 @@ import pytest
 from shadow_reader.errors import NotFoundError, SnapshotError
 from shadow_reader.events import types as t
 from tests.fakes import run_virtual
-from tests.faults.moving import STRIDES, MovingRig, a_rig, crowd
+from tests.faults.moving import MovingRig, a_rig, crowd
 from tests.shadow.rig import quiet
 
 NAMES = ("a", "b", "c")
@@ -35,9 +35,18 @@ async def life(rig: MovingRig) -> None:
     await rig.answer("a")
 
 
-@STRIDES
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("stride", "after", "error"),
+    [
+        (16, False, errno.ENOSPC),
+        (16, True, errno.EIO),
+        *(
+            pytest.param(1, after, error, marks=pytest.mark.slow)
+            for after in (False, True)
+            for error in (errno.ENOSPC, errno.EIO)
+        ),
+    ],
+)
 def test_a_disk_that_fails_at_any_step(
     tmp_path: Path, stride: int, after: bool, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -54,7 +54,7 @@ async def test_three_kills_lose_nothing_and_states_are_exact(
     tmp_path: Path, nursery: Nursery
 ) -> None:
     async with world(tmp_path, nursery, seed=SEED) as w:
-        w.talk(4, seed=SEED)
+        w.talk(3, seed=SEED)
         await killed_at(w, at_an_acknowledgement, in_a_spill, in_a_stop)
         assert_good(Part.of(w))
         assert sum(w.tally.faults[what] for what in w.tally.faults if is_kill(what)) >= 2
