@@ -112,6 +112,18 @@ def test_limits_are_the_service_s(served: Served) -> None:
     assert "--limits" in found.err
 
 
+def press_ctrl_c(process: subprocess.Popen[str]) -> str:
+    """What it says on stderr. On a machine that is very busy a person presses again."""
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=20)[1]
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=20)[1]
+
+
 def test_ctrl_c_ends_quietly(served: Served) -> None:
     process = subprocess.Popen(
         command("status", "--watch", "--every", "0.1", "--url", served.url),
@@ -123,8 +135,7 @@ def test_ctrl_c_ends_quietly(served: Served) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("shadow reader")
-        process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=30)
+        complaints = press_ctrl_c(process)
     finally:
         process.kill()
         process.communicate()
