@@ -37,12 +37,12 @@ SETTINGS: Final[dict[str, Any]] = {
     "model": "random:tiny",
     "threads": 1,
     "grid_ids": 64,
-    "cap_gb": 9 * 2**20 / GIB,
+    "cap_gb": 5 * 2**20 / GIB,
     "disk_gb": 24 * 2**20 / GIB,
     "foreground": "lease",
     "port": 0,
 }
-"""Memory for two or three of the sessions, a disk for about twice as many."""
+"""Memory for two or three grown sessions, so that states come and go all the time."""
 
 
 class Stuck(Exception):  # noqa: N818  # it names what is, not an error of the product's
