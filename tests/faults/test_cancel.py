@@ -190,4 +190,4 @@ def test_an_erasure_does_not_wait_for_a_turn_to_end(tmp_path: Path, what: str) -
         await rig.stop()
         return bool(moving)
 
-    assert sum(run_virtual(main(delay)) for delay in range(24)) > 2
+    assert sum(run_virtual(main(delay)) for delay in range(0, 24, 3)) > 1

@@ -50,8 +50,7 @@ def test_a_jump_at_any_moment_harms_nothing(tmp_path: Path, jump: float) -> None
         for session in NAMES:
             await again.check_moves(session, gaps=True)
 
-    for delay in (0.15, 0.4):
-        run_virtual(main(delay))
+    run_virtual(main(0.15))
 
 
 def test_a_clock_that_is_set_back_keeps_snapshots_and_drops_none_too_late(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ async def life(rig: MovingRig) -> None:
 @pytest.mark.parametrize(
     ("stride", "after", "error"),
     [
-        (16, False, errno.ENOSPC),
-        (16, True, errno.EIO),
+        (32, False, errno.ENOSPC),
+        (32, True, errno.EIO),
         *(
             pytest.param(1, after, error, marks=pytest.mark.slow)
             for after in (False, True)
