@@ -15,7 +15,7 @@ from shadow_reader.events.ids import Ids
 EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded", "timeout"]
 QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
 WindowName: TypeAlias = Literal["idle", "ration", "question"]
-DropReason: TypeAlias = Literal["cap", "failed", "released"]
+DropReason: TypeAlias = Literal["cap", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

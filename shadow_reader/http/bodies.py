@@ -20,6 +20,7 @@ from pydantic import (
 
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.decide import MAX_NAME_LENGTH
+from shadow_reader.shadow.question_line import MAX_TIMEOUT_S
 
 MAX_ROUTER_LENGTH: Final = 200
 MAX_PAGE: Final = 1000
@@ -143,7 +144,7 @@ class AskBody(Body):
     question: str | None = None
     question_ids: IdList | None = None
     wait: Literal["fresh", "now"] = "fresh"
-    timeout_s: Annotated[float, Field(gt=0, le=3_600)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> AskBody:
@@ -160,6 +161,19 @@ class Query(BaseModel):
 
 class NoQuery(Query):
     """A route that takes no parameters."""
+
+
+class SessionQuery(Query):
+    """When to say how a session stands: now, or with ``wait=fresh`` once it is fresh."""
+
+    wait: Literal["fresh"] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+    @model_validator(mode="after")
+    def _time_to_wait(self) -> SessionQuery:
+        if self.timeout_s is not None and self.wait is None:
+            raise ValueError("timeout_s is how long to wait: say wait=fresh too")
+        return self
 
 
 class SessionsQuery(Query):

@@ -204,9 +204,10 @@ class Feed:
                 block = await self._block()
                 await self._turns.next()
                 for raw in self._splitter.take(block):
-                    line = raw.strip()
-                    if line and not self._take_output(line):
-                        await self._take(line)
+                    if line := raw.strip():
+                        value = parse_json(line, what="line")
+                        if not self._takes(value, line):
+                            await self._take(value, line)
                     if self._splitter.number % LINES_A_TURN == 0 or len(raw) >= BIG_BYTES:
                         await self._submit_run()
                         await self._turns.next()
@@ -219,31 +220,26 @@ class Feed:
             self._ended = True
             self._came.set()
 
-    def _take_output(self, line: bytes) -> bool:
-        """Take in a line that lengthens the run, if it does and there is room; whether it did."""
-        size = len(line)
-        if size >= BIG_BYTES or not self._has_room(size):
-            return False
-        value = parse_json(line, what="line")
-        run = self._run
+    def _takes(self, value: object, line: bytes) -> bool:
+        """Lengthen the run by a line, if that is what it does and there is room; whether it did."""
         if (
             not is_plain_output(value, line)
-            or value["turn"] != run.turn
-            or value["session"] != run.session
+            or value["turn"] != self._run.turn
+            or value["session"] != self._run.session
+            or not self._has_room(len(line))
         ):
             return False
-        self._lengthen(value, size)
+        self._lengthen(value, len(line))
         return True
 
-    async def _take(self, line: bytes) -> None:
-        """Take in any line's message: into a run, or for itself behind the run.
+    async def _take(self, value: object, line: bytes) -> None:
+        """Take in any line's message: into a new run, or for itself behind the run.
 
         Raises:
             BadRequestError: the line is no JSON object: the end of the feed.
         """
         await self._submit_run()
         await self._room(len(line))
-        value = parse_json(line, what="line")
         if is_plain_output(value, line):
             self._run = Run(value["session"], value["turn"])
             self._lengthen(value, len(line))

@@ -6,10 +6,7 @@ belong to the runtime, so the library and the API cannot differ.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from aiohttp import web
-from pydantic import Field, model_validator
 
 from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, name_in_path, query_of
 from shadow_reader.http.bodies import (
@@ -18,24 +15,10 @@ from shadow_reader.http.bodies import (
     FirstTokenBody,
     OutputBody,
     PromptBody,
-    Query,
+    SessionQuery,
     SessionsQuery,
 )
 from shadow_reader.http.replies import Health, Readiness, SessionPage
-from shadow_reader.shadow.question_line import MAX_TIMEOUT_S
-
-
-class SessionQuery(Query):
-    """When to say how a session stands: now, or with ``wait=fresh`` once it is fresh."""
-
-    wait: Literal["fresh"] | None = None
-    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
-
-    @model_validator(mode="after")
-    def _time_to_wait(self) -> SessionQuery:
-        if self.timeout_s is not None and self.wait is None:
-            raise ValueError("timeout_s is how long to wait: say wait=fresh too")
-        return self
 
 
 async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:

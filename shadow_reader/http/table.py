@@ -33,6 +33,7 @@ from shadow_reader.http.bodies import (
     JournalQuery,
     OutputBody,
     PromptBody,
+    SessionQuery,
     SessionsQuery,
     StreamQuery,
 )
@@ -120,7 +121,7 @@ ROUTES: Final = (
         r.get_session,
         "How one session stands; with wait=fresh, once less than a chunk of it is unread",
         answer=SessionStatus,
-        query=r.SessionQuery,
+        query=SessionQuery,
         errors=(
             InvalidInputError,
             NotFoundError,

@@ -102,16 +102,9 @@ class Receipt:
         return self.future is None or self.future.done()
 
     def __await__(self) -> Generator[Any, None, Accepted]:
-        if self.future is None:
-            return self.accepted
-        if not self.future.done():
-            yield from asyncio.shield(self.future).__await__()
-        committed = self.future.result()
-        if not self.is_new:
-            return self.accepted
-        assert isinstance(committed, range)
+        seqs = yield from _seqs(self.future, self.is_new)
         a = self.accepted
-        return Accepted(a.session, a.turn, a.known, a.output, committed[-1])
+        return Accepted(a.session, a.turn, a.known, a.output, seqs[-1]) if seqs else a
 
 
 @dataclass(slots=True)
@@ -134,9 +127,14 @@ class RunReceipt:
 
     def __await__(self) -> Generator[Any, None, range]:
         """Seqs of the new events; none where nothing was new."""
-        if self.future is None:
-            return range(0)
-        if not self.future.done():
-            yield from asyncio.shield(self.future).__await__()
-        committed = self.future.result()
-        return committed if self.is_new and isinstance(committed, range) else range(0)
+        return (yield from _seqs(self.future, self.is_new))
+
+
+def _seqs(future: Committing | None, is_new: bool) -> Generator[Any, None, range]:
+    """Wait for the commit; the seqs of what is new in it. Its own cancelling is the waiter's."""
+    if future is None:
+        return range(0)
+    if not future.done():
+        yield from asyncio.shield(future).__await__()
+    committed = future.result()
+    return committed if is_new and isinstance(committed, range) else range(0)

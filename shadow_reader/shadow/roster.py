@@ -37,7 +37,7 @@ class Notes:
     refused: str = ""
 
 
-class Standing(NamedTuple):
+class Progress(NamedTuple):
     """Where a session stands.
 
     Attributes:
@@ -98,7 +98,7 @@ class Roster:
         stats = self.engine.state_stats(session)
         return stats.committed if stats else 0
 
-    def standing(self, live: LiveSession) -> Standing:
+    def progress(self, live: LiveSession) -> Progress:
         """Where the session stands: the one place that decides what is behind and what is fresh."""
         view = live.durable
         stats = self.engine.state_stats(live.session)
@@ -106,11 +106,11 @@ class Roster:
         committed = min(stats.committed, known) if stats is not None else 0
         aligned = view is not None and self.notes(live.session).aligned_turns == view.turns
         behind = known - committed
-        return Standing(known, committed, behind, aligned and behind < self._grid, stats)
+        return Progress(known, committed, behind, aligned and behind < self._grid, stats)
 
     def fresh(self, live: LiveSession) -> bool:
-        """See ``Standing.fresh``."""
-        return self.standing(live).fresh
+        """See ``Progress.fresh``."""
+        return self.progress(live).fresh
 
     def block(self, session: str, why: str, seen: int) -> None:
         """Do not read the session until its next message after number ``seen``.
@@ -172,12 +172,12 @@ class Roster:
             if not (needs or notes.blocked or notes.moving or self._to_align(live)):
                 self._watched.pop(live.session, None)
             if needs:
-                standing = self.standing(live)
+                progress = self.progress(live)
                 found.append(
                     Candidate(
                         session=live.session,
-                        known=standing.known,
-                        committed=standing.committed,
+                        known=progress.known,
+                        committed=progress.committed,
                         running=live.running,
                         heard_s=live.heard_s,
                         unserved_s=now if notes.unserved_s is None else notes.unserved_s,

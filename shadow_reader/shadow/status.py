@@ -121,16 +121,16 @@ def engine_status(engine: Engine) -> EngineStatus:
 
 def session_status(live: LiveSession, view: SessionView, roster: Roster | None) -> SessionStatus:
     """One session, from its committed view and its resident state."""
-    standing = roster.standing(live) if roster else None
-    stats = standing.stats if standing else None
+    progress = roster.progress(live) if roster else None
+    stats = progress.stats if progress else None
     notes = roster.notes(live.session) if roster else None
     turn = view.turn
     return SessionStatus(
         session=live.session,
         known=len(view.known),
-        committed=standing.committed if standing else 0,
-        behind=standing.behind if standing else len(view.known),
-        fresh=standing is not None and standing.fresh,
+        committed=progress.committed if progress else 0,
+        behind=progress.behind if progress else len(view.known),
+        fresh=progress is not None and progress.fresh,
         turns=view.turns,
         running=view.running,
         turn=turn.turn if turn else None,
@@ -150,7 +150,7 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
         answers=view.answers,
         opened_at=view.opened_at,
         last_at=view.last_at,
-        note=roster.why_unread(live.session, standing.behind) if roster and standing else NO_MODEL,
+        note=roster.why_unread(live.session, progress.behind) if roster and progress else NO_MODEL,
         refused=notes.refused if notes else "",
     )
 
@@ -174,8 +174,8 @@ def totals(there: Iterable[LiveSession], roster: Roster | None) -> Totals:
             known += ids
             behind += ids
         else:
-            standing = roster.standing(live)
-            known += standing.known
-            behind += standing.behind
-            fresh += standing.fresh
+            progress = roster.progress(live)
+            known += progress.known
+            behind += progress.behind
+            fresh += progress.fresh
     return Totals(sessions, known, behind, fresh, running, open_questions)
