@@ -29,6 +29,7 @@ from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.mover import Mover, SpillProgress
+from shadow_reader.shadow.orphans import remove_orphans
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
@@ -132,7 +133,7 @@ async def assemble(
             settings, given, engine, device, lease, clock, reader, line, stack
         )
     else:
-        erasures.forget = await _make_eraser(settings, given, clock, stack)
+        erasures.forget = await _make_eraser(settings, given, journal, clock, stack)
     watching = watch_turns(sessions, settings.turn_timeout_s)
     stack.push_async_callback(_stop_task, asyncio.create_task(watching, name="turn watch"))
     parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader, mover)
@@ -275,7 +276,7 @@ async def _make_mover(
 
 
 async def _make_eraser(
-    settings: Settings, given: Given, clock: Clock, stack: AsyncExitStack
+    settings: Settings, given: Given, journal: Journal, clock: Clock, stack: AsyncExitStack
 ) -> Callable[[str], Awaitable[None]] | None:
     """Without a model: removes the snapshots that one with a model left; None: there are none."""
     folder = settings.snapshot_dir
@@ -284,6 +285,8 @@ async def _make_eraser(
     disk = JobThread("shadow-disk")
     stack.push_async_callback(disk.close)
     store = await _open_snapshots(settings, folder, disk, clock, Disk(), stack)
+    looking = asyncio.create_task(remove_orphans(journal, disk, store), name="orphans")
+    stack.push_async_callback(_stop_task, looking)
 
     async def erase(session: str) -> None:
         await disk.run(store.erase, session)

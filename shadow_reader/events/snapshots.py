@@ -184,6 +184,10 @@ class SnapshotStore(Protocol):
         """
         ...
 
+    def sessions(self) -> tuple[str, ...]:
+        """Whose snapshots are there, those alone whose heads can be read."""
+        ...
+
     def stats(self) -> SnapshotStats:
         """Figures for the status."""
         ...

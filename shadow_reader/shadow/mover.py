@@ -39,6 +39,7 @@ from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.moves import OWNER, Moved, Moves
+from shadow_reader.shadow.orphans import remove_orphans
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.roster import Roster
 
@@ -143,7 +144,9 @@ class Mover:
     # -- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what is wanted until ``cancel``; sweep now and then."""
+        """Do what is wanted until ``cancel``; tidy the snapshots at first and now and then."""
+        await remove_orphans(self._sessions.journal, self._disk, self._store)
+        await self._look()
         swept = self._clock.monotonic()
         while True:
             if self._clock.monotonic() - swept >= SWEEP_S:

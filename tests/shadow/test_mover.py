@@ -436,3 +436,30 @@ async def test_older_checkpoints_give_way_to_a_restore_before_another_session_do
         assert after is not None
         assert after.checkpoints == stats.checkpoints[1:]
         await rig.stop()
+
+
+@virtual
+async def test_a_snapshot_of_a_session_that_the_journal_does_not_have_goes_at_the_start() -> None:
+    """The process was killed between the journal's erasure and the snapshot's."""
+    with TemporaryDirectory() as folder:
+        one = DiskRig(folder=Path(folder) / "snapshots").start()
+        for seed, name in enumerate(("kept", "erased", "opened again")):
+            await one.whole_turn(name, ids(10 * GRID, seed), "t1")
+            await quiet(10)
+        await Rig.stop(one)
+        await one.mover.spill_all(lambda _progress: None)
+        for name in ("erased", "opened again"):
+            await one.sessions.erase(name)
+        await one.whole_turn("opened again", ids(3), "t1")
+        await one.stop_moving()
+        two = DiskRig(folder=Path(folder) / "snapshots", journal=one.journal).start()
+        await quiet()
+        assert set(two.store.sessions()) == {"kept", "opened again"}
+        await two.whole_turn("opened again", ids(12 * GRID, 5), "t2")
+        await quiet()
+        (refused,) = await two.events("opened again", t.Restore)
+        assert "another session" in refused.refused
+        assert set(two.store.sessions()) == {"kept"}
+        two.assert_exact("kept")
+        two.assert_exact("opened again")
+        await two.stop()

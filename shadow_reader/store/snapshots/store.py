@@ -190,6 +190,11 @@ class FileSnapshots:
                 gone.append(name)
         return tuple(gone)
 
+    def sessions(self) -> tuple[str, ...]:
+        """Whose snapshots are there, those alone whose heads can be read."""
+        manifests = [folder.manifest for folder in self._shelf.folders.values()]
+        return tuple(manifest.session for manifest in manifests if manifest is not None)
+
     def stats(self) -> SnapshotStats:
         """Figures for the status."""
         written = [f.written_at for f in self._shelf.folders.values() if f.has_head]
