@@ -34,6 +34,7 @@ class JournalStats:
         pending_bytes: bytes of what is pending, about.
         pending_bytes_limit: where ``room`` begins to wait too.
         bytes: size on disk with its write-ahead log; of the rows for a journal in memory.
+        wal_bytes: of the write-ahead log alone; 0 in memory.
         commits: transactions so far; ``events / commits`` is the group size.
         events: events committed by this process.
     """
@@ -45,6 +46,7 @@ class JournalStats:
     pending_bytes: int
     pending_bytes_limit: int
     bytes: int
+    wal_bytes: int
     commits: int
     events: int
 

@@ -18,6 +18,7 @@ from shadow_reader.errors import InvalidInputError, ShadowError
 from shadow_reader.http.bodies import Body, NoQuery, Query
 from shadow_reader.http.closing import Closing
 from shadow_reader.http.guard import read_body
+from shadow_reader.http.meter import Meter
 from shadow_reader.http.parse import Model, parse_body, parse_query
 from shadow_reader.http.turns import Turns
 from shadow_reader.runtime import Runtime
@@ -40,6 +41,7 @@ class Api:
         document: the OpenAPI document, as JSON.
         closing: tells the waiting and streaming requests that the service closes.
         turns: of the feeds on the event loop.
+        meter: counts what is served.
         requests: served at once.
         streams: feeds and event streams open at once.
         exports: states being handed out at once; each may hold ``export_bytes``.
@@ -51,13 +53,15 @@ class Api:
     document: bytes = b"{}"
     closing: Closing = field(default_factory=Closing)
     turns: Turns = field(default_factory=Turns)
+    meter: Meter = field(init=False)
     requests: Bound = field(init=False)
     streams: Bound = field(init=False)
     exports: Bound = field(init=False)
     bodies: Bound = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the bounds, where the status finds them."""
+        """Make the meter, and the bounds where the status finds them."""
+        self.meter = Meter(self.runtime.clock)
         add, settings = self.runtime.bounds.add, self.settings
         self.requests = add(Bound("requests", settings.requests))
         self.streams = add(Bound("streams", settings.streams))

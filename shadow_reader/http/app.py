@@ -13,6 +13,7 @@ from shadow_reader.http.api import Api, Route, query_of
 from shadow_reader.http.bodies import NoQuery
 from shadow_reader.http.errors import ExpectationError, error_response, errors_to_bodies
 from shadow_reader.http.guard import Guard
+from shadow_reader.http.meter import METER
 from shadow_reader.http.openapi import openapi
 from shadow_reader.http.table import ROUTES
 from shadow_reader.runtime import Runtime
@@ -29,8 +30,10 @@ def make_app(runtime: Runtime) -> web.Application:
     """
     api = Api(runtime, document=_document())
     guard = Guard(runtime.settings, api.requests)
-    app = web.Application(middlewares=[errors_to_bodies, guard.middleware])
-    app[API] = api
+    app = web.Application(
+        middlewares=[api.meter.middleware, errors_to_bodies, guard.middleware],
+    )
+    app[API], app[METER] = api, api.meter
     for route in ROUTES:
         _serve(app, api, route)
     for path in dict.fromkeys(route.path for route in ROUTES):
@@ -77,11 +80,11 @@ async def _expect(request: web.Request) -> web.StreamResponse | None:
     """Runs before the guard, so it only says "go on" to what the guard will see next."""
     expected = request.headers.get(hdrs.EXPECT, "")
     if expected.lower() != "100-continue":
-        return error_response(
-            ExpectationError(
-                f"Expect {expected[:40]!r} cannot be met", field="Expect", found=expected[:40]
-            )
+        error = ExpectationError(
+            f"Expect {expected[:40]!r} cannot be met", field="Expect", found=expected[:40]
         )
+        request.app[METER].error(error)
+        return error_response(error)
     if request.version >= HttpVersion11:
         assert request.transport is not None
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -230,6 +230,11 @@ class ShadowClient:
         """Whether the process lives."""
         return await self._call(Body, "GET", "/healthz")
 
+    async def metrics(self) -> str:
+        """Counters and gauges in Prometheus' text format."""
+        async with self._open("GET", "/metrics") as reply:
+            return await reply.text()
+
     async def ready(self) -> Body:
         """``state`` and ``reason``; also of a server that is not ready."""
         async with self._send("GET", "/readyz") as reply:

@@ -15,14 +15,23 @@ from aiohttp.web_protocol import RequestHandler
 
 from shadow_reader.errors import BadRequestError, ShadowError
 from shadow_reader.http.errors import LOG, error_response, unexpected
+from shadow_reader.http.meter import METER, Meter
 
 MESSAGE_CHARS: Final = 200
 
 
 class Connection(RequestHandler):
-    """One connection."""
+    """One connection.
 
-    __slots__ = ()
+    Args:
+        meter: counts its errors.
+    """
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, *of_the_server: Any, meter: Meter, **options: Any) -> None:
+        super().__init__(*of_the_server, **options)
+        self._meter = meter
 
     def handle_error(
         self,
@@ -40,6 +49,7 @@ class Connection(RequestHandler):
             error = _unreadable(message or exc.message)
         else:
             error = unexpected(exc if isinstance(exc, Exception) else TimeoutError(status))
+        self._meter.error(error)
         response = error_response(error)
         response.force_close()
         return response
@@ -52,11 +62,12 @@ class Runner(web.AppRunner):
         options: of every connection, as ``RequestHandler`` takes them.
     """
 
-    __slots__ = ("_options",)
+    __slots__ = ("_meter", "_options")
 
     def __init__(self, app: web.Application, *, shutdown_s: float, **options: Any) -> None:
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
         self._options = options
+        self._meter = app[METER]
 
     @property
     def server(self) -> Any:
@@ -64,7 +75,13 @@ class Runner(web.AppRunner):
         manager = super().server
         if manager is None:
             return None
-        return partial(Connection, manager, loop=asyncio.get_running_loop(), **self._options)
+        return partial(
+            Connection,
+            manager,
+            loop=asyncio.get_running_loop(),
+            meter=self._meter,
+            **self._options,
+        )
 
 
 def _unreadable(message: str) -> BadRequestError:

@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from shadow_reader.errors import BusyError, ShadowError
+from shadow_reader.http.meter import METER
 
 RETRY_AFTER_S: Final = 1
 """What who was sent away by a bound is told to wait: most bounds are free again in milliseconds."""
@@ -133,6 +134,13 @@ def cut_on_error(request: web.Request) -> Iterator[None]:
 
 
 def _typed(request: web.Request, error: Exception) -> ShadowError:
+    """The error as the reply says it; it is counted."""
+    typed = _as_ours(request, error)
+    request.app[METER].error(typed)
+    return typed
+
+
+def _as_ours(request: web.Request, error: Exception) -> ShadowError:
     if isinstance(error, ShadowError):
         return error
     if isinstance(error, web.HTTPMethodNotAllowed):

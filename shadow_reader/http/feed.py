@@ -15,10 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from shadow_reader.bounds import Share
@@ -33,7 +31,8 @@ from shadow_reader.http.bodies import (
     PromptMessage,
     is_plain_output,
 )
-from shadow_reader.http.errors import cut_on_error, error_data
+from shadow_reader.http.errors import cut_on_error
+from shadow_reader.http.feed_replies import Pending, PendingRun, Run
 from shadow_reader.http.lines import LineSplitter
 from shadow_reader.http.parse import checked_object, parse_json, parse_message
 from shadow_reader.shadow.sessions import Receipt, RunReceipt
@@ -63,104 +62,6 @@ async def post_feed(api: Api, request: web.Request) -> web.StreamResponse:
         return response
 
 
-class Run:
-    """Outputs of one turn that came in a row: submitted together, as many events."""
-
-    __slots__ = ("deltas", "lines", "session", "size", "turn")
-
-    def __init__(self, session: str = "", turn: str = "") -> None:
-        self.session = session
-        self.turn = turn
-        self.lines: list[int] = []
-        self.deltas: list[tuple[int, Any]] = []
-        self.size = 0
-
-
-@dataclass(slots=True)
-class Pending:
-    """A message on its way: its line, its size in bytes, what came of it so far."""
-
-    line: int
-    size: int
-    outcome: Receipt | ShadowError
-
-    @property
-    def count(self) -> int:
-        """Lines that it answers."""
-        return 1
-
-    @property
-    def settled(self) -> bool:
-        """Whether the answer is there."""
-        outcome = self.outcome
-        return isinstance(outcome, ShadowError) or outcome.settled
-
-    async def replies(self) -> bytes:
-        """The line that answers, once there is an answer."""
-        outcome = self.outcome
-        if not isinstance(outcome, ShadowError):
-            try:
-                accepted = await outcome
-            except ShadowError as error:
-                outcome = error
-            else:
-                reply = {"line": self.line, "ok": True, **asdict(accepted)}
-                return orjson.dumps(reply, option=orjson.OPT_APPEND_NEWLINE)
-        return _refused(self.line, outcome)
-
-
-@dataclass(slots=True)
-class PendingRun:
-    """A run of outputs on its way."""
-
-    run: Run
-    receipt: RunReceipt
-
-    @property
-    def count(self) -> int:
-        """Lines that it answers."""
-        return len(self.run.lines)
-
-    @property
-    def size(self) -> int:
-        """Bytes of its lines."""
-        return self.run.size
-
-    @property
-    def settled(self) -> bool:
-        """Whether the answers are there."""
-        return self.receipt.settled
-
-    async def replies(self) -> bytes:
-        """The lines that answer, each as ``Pending`` would give it."""
-        lines = self.run.lines
-        try:
-            seqs = await self.receipt
-        except ShadowError as error:
-            # What was refused before it was journaled keeps its own reason.
-            outcomes = self.receipt.outcomes
-            found = [o if isinstance(o, ShadowError) else error for o in outcomes]
-            return b"".join(map(_refused, lines, found))
-        names = orjson.dumps(self.run.session), orjson.dumps(self.run.turn)
-        parts = []
-        for line, outcome in zip(lines, self.receipt.outcomes, strict=True):
-            if isinstance(outcome, ShadowError):
-                parts.append(_refused(line, outcome))
-            else:
-                known, output, event = outcome
-                seq = b"null" if event is None else b"%d" % seqs[event]
-                parts.append(_ACCEPTED % (line, *names, known, output, seq))
-        return b"".join(parts)
-
-
-_ACCEPTED: Final = b'{"line":%d,"ok":true,"session":%b,"turn":%b,"known":%d,"output":%d,"seq":%b}\n'
-
-
-def _refused(line: int, error: ShadowError) -> bytes:
-    refused = {"line": line, "ok": False, "error": error_data(error)}
-    return orjson.dumps(refused, default=repr, option=orjson.OPT_APPEND_NEWLINE)
-
-
 class Feed:
     """One open feed: a task that takes lines in, and the handler's own that gives replies out."""
 
@@ -170,6 +71,7 @@ class Feed:
         self._sessions = api.runtime.sessions
         self._closing = api.closing
         self._turns = api.turns
+        self._meter = api.meter
         self._limit = api.settings.body_bytes
         self._splitter = LineSplitter(limit=self._limit)
         self._content = request.content
@@ -353,10 +255,11 @@ class Feed:
                 if replies and not self._pending[0].settled:
                     break
                 pending = self._pending.popleft()
-                replies.append(await pending.replies())
+                replies.append(await pending.replies(self._meter.refused_line))
                 count += pending.count
                 size += pending.size
             await self._response.write(b"".join(replies))
+            self._meter.lines += count
             self._lines -= count
             self._share.give(size)
             self._went.set()

@@ -40,6 +40,7 @@ from shadow_reader.http.bodies import (
 from shadow_reader.http.errors import SlowBodyError
 from shadow_reader.http.feed import post_feed
 from shadow_reader.http.journal_routes import get_journal, get_journal_stream
+from shadow_reader.http.metrics import MEDIA, get_metrics
 from shadow_reader.http.replies import (
     EntryRow,
     FeedReply,
@@ -203,6 +204,14 @@ ROUTES: Final = (
     Route("GET", "/healthz", r.get_health, "The process lives", answer=Health),
     Route(
         "GET", "/readyz", r.get_ready, "Whether sessions are taken in and read", answer=Readiness
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        get_metrics,
+        "Counters and gauges in Prometheus' text format",
+        answer=str,
+        media=MEDIA,
     ),
     Route("GET", "/openapi.json", r.get_openapi, "This document"),
 )

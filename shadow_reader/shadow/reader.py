@@ -286,8 +286,10 @@ class Reader:
             return False
         book.rewind(view, step.aligned)
         if step.read:
-            ms = round(1000 * (self._clock.monotonic() - began), 3)
+            seconds = self._clock.monotonic() - began
             window: t.WindowName = "question" if self._line.waits_for(session) else "idle"
+            self._sessions.tally.chunk(window, step.stop - step.aligned.committed, seconds)
+            ms = round(1000 * seconds, 3)
             book.read(view, t.Read(step.aligned.committed, step.stop, window, ms))
         if step.digest is not None:
             book.add(session, t.Checkpoint(step.stop, step.digest, self._name), view)
@@ -389,6 +391,7 @@ class Reader:
             same = (earlier.position, earlier.engine) == (new.position, new.engine)
             if same and earlier.digest != new.digest:
                 self.roster.notes(session).mismatches += 1
+                self._sessions.tally.mismatches += 1
                 log.error(
                     "session %s at %d: the state digest is %s, but %s was journaled",
                     *(session, new.position, new.digest, earlier.digest),

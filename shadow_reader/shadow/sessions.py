@@ -40,6 +40,7 @@ from shadow_reader.events.journal import Journal
 from shadow_reader.events.outputs import take_outputs
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.live import Accepted, Committing, Erased, LiveSession, Receipt, RunReceipt
+from shadow_reader.shadow.tally import Tally
 
 __all__ = ["Accepted", "Erased", "LiveSession", "Receipt", "RunReceipt", "Sessions"]
 
@@ -55,6 +56,7 @@ class Sessions:
         on_change: told the session's name after each commit, each erasure, and when it was loaded.
         messages: how many messages of the world were taken.
         changed: live sessions that were loaded, heard of or committed since ``take_changed``.
+        tally: counts what is committed.
     """
 
     journal: Journal
@@ -64,6 +66,7 @@ class Sessions:
     on_change: Callable[[str], None] = lambda _session: None
     messages: int = 0
     changed: dict[str, None] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
     _live: dict[str, LiveSession] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _asked_here: set[str] = field(default_factory=set)
@@ -120,7 +123,7 @@ class Sessions:
         if run.events:
             drafts = [t.Draft(at, session, turn, event) for event in run.events]
             future = asyncio.ensure_future(self.journal.submit(drafts))
-            self._track(live, run.view, future)
+            self._track(live, run.view, drafts, future)
         self._took(live, len(deltas))
         return RunReceipt(run.outcomes, future, bool(run.events))
 
@@ -157,7 +160,7 @@ class Sessions:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
         draft = t.Draft(self.clock.wall(), session, "", t.SessionErased(0, 0))
         future = asyncio.ensure_future(self.journal.erase(draft))
-        self._track(live, None, future)
+        self._track(live, None, [draft], future)
         live.durable = None
         event = (await asyncio.shield(future)).event
         assert isinstance(event, t.SessionErased)
@@ -309,13 +312,14 @@ class Sessions:
         drafts = [t.Draft(at, live.session, _turn_of(live, turn, event), event) for event in events]
         view = fold_all(live.tentative, drafts)
         future = asyncio.ensure_future(self.journal.submit(drafts))
-        self._track(live, view, future)
+        self._track(live, view, drafts, future)
         return Receipt(_accepted(live, turn), future, True)
 
     def _track(
         self,
         live: LiveSession,
         view: SessionView | None,
+        drafts: Sequence[t.Draft],
         future: Committing,
     ) -> None:
         live.tentative = view
@@ -326,6 +330,7 @@ class Sessions:
             live.inflight -= 1
             if finished.cancelled() or finished.exception() is not None:
                 return
+            self.tally.committed(drafts)
             live.durable = view
             if live.tentative is None and self._live.get(live.session) is live:
                 self._leave(live.session)
@@ -349,6 +354,7 @@ class Sessions:
 
     def _forget_unsure(self) -> None:
         """A commit failed: what was decided on it is void."""
+        self.tally.commit_failures += 1
         for live in tuple(self._live.values()):
             if live.inflight:
                 self._leave(live.session)

@@ -124,6 +124,7 @@ class SqliteJournal(JournalReader):
 
     def stats(self) -> JournalStats:
         """Figures for the status."""
+        database_bytes, log_bytes = _sizes(self._path)
         return JournalStats(
             durability=self._parts.durability,
             last_seq=self._last_seq,
@@ -131,7 +132,8 @@ class SqliteJournal(JournalReader):
             pending_limit=self._queue.limit,
             pending_bytes=self._queue.pending_bytes,
             pending_bytes_limit=self._queue.limit_bytes,
-            bytes=sum(_sizes(self._path)),
+            bytes=database_bytes + log_bytes,
+            wal_bytes=log_bytes,
             commits=self._commits,
             events=self._events,
         )

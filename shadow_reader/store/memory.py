@@ -116,6 +116,7 @@ class MemoryJournal:
             pending_bytes=self._queue.pending_bytes,
             pending_bytes_limit=self._queue.limit_bytes,
             bytes=self._bytes,
+            wal_bytes=0,
             commits=self._commits,
             events=self._events,
         )

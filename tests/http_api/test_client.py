@@ -116,6 +116,7 @@ async def test_the_status_of_the_service(asker: ShadowClient) -> None:
     assert status.model is not None
     assert (status.model.identity.model, status.model.identity.grid) == ("fake", GRID)
     assert await asker.health() == {"ok": True}
+    assert "shadow_reader_sessions 0.0\n" in await asker.metrics()
     assert await asker.ready() == {"state": "ready", "reason": ""}
 
 

@@ -79,8 +79,8 @@ async def test_other_methods(served: Served, method: str, path: str, allowed: st
 
 @pytest.mark.parametrize(
     "path",
-    ["/healthz", "/readyz", "/openapi.json", "/v1/sessions", "/v1/sessions/s", "/v1/journal",
-     "/v1/journal/stream", "/v1/conductor/shadow/status", "/nowhere"],
+    ["/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/sessions", "/v1/sessions/s",
+     "/v1/journal", "/v1/journal/stream", "/v1/conductor/shadow/status", "/nowhere"],
 )  # fmt: skip
 async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
     await served.ok("POST", "/v1/sessions/s/turns", {"turn": "t", "ids": [1]})

@@ -844,6 +844,7 @@ async def test_a_digest_that_is_not_the_journaled_one_is_counted() -> None:
     rig.start()
     await quiet()
     assert rig.reader.roster.notes("s").mismatches == 1
+    assert rig.sessions.tally.mismatches == 1
     await rig.stop()
 
 
