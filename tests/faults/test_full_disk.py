@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tests.small_disk import run_on_a_small_disk
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("mounting a small file system needs root and unshare")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    child = shlex.join([sys.executable, "-m", "tests.faults.full_child", str(folder)])
-    mount = shlex.join(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)])
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f"{mount} || exit 77; exec {child}"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        timeout=60,
-        check=False,
-    )
-    if done.returncode == 77:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = run_on_a_small_disk("tests.faults.full_child", tmp_path / "small", size="3m")
     assert report.pop("asked on a full disk") in ("answered", "journal_full", "timeout")
     everything = {"a": True, "b": True, "c": True}
     assert report == {

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import shlex
-import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +15,7 @@ from shadow_reader.errors import JournalError, JournalFullError
 from shadow_reader.store import writer
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.reader import JournalReader
+from tests.small_disk import run_on_a_small_disk
 from tests.store.drafts import erased, output, seqs
 
 
@@ -144,22 +139,8 @@ async def test_nothing_of_a_failed_group_is_left_in_the_log_for_a_recovery(
 
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("mounting a small file system needs root and unshare")
     folder = tmp_path / "small"
-    folder.mkdir()
-    child = shlex.join([sys.executable, "-m", "tests.store.disk_child", str(folder)])
-    mount = shlex.join(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)])
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f"{mount} || exit 77; {child}"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    if done.returncode == 77:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = run_on_a_small_disk("tests.store.disk_child", folder, size="1m")
     path = folder / "shadow.db"
     assert report["creating"][0] == "JournalFullError"
     assert f"{path}: the disk is full" in report["creating"][1]

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
-import os
 import random
-import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +19,7 @@ import pytest
 from shadow_reader.errors import SnapshotError, SnapshotFullError
 from shadow_reader.store.snapshots.store import FileSnapshots
 from tests.fakes import EFFORT
+from tests.small_disk import run_on_a_small_disk
 from tests.store.snapshot_child import VERSIONS
 from tests.store.snapshot_disk import Crash, ForgetfulDisk, TestDisk
 from tests.store.snapshot_samples import (
@@ -288,22 +285,7 @@ def test_kill_9_at_random_moments(tmp_path: Path) -> None:
 
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("mounting a small file system needs root and unshare")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    child = shlex.join([sys.executable, "-m", "tests.store.snapshot_full_child", str(folder)])
-    mount = shlex.join(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)])
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", f"{mount} || exit 77; {child}"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    if done.returncode == 77:
-        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = run_on_a_small_disk("tests.store.snapshot_full_child", tmp_path / "small", size="1m")
     for what in ("spilling", "opening"):
         kind, message = report.pop(what, ["SnapshotFullError", "the disk is full"])
         assert kind == "SnapshotFullError", what
