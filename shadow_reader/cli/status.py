@@ -159,8 +159,8 @@ def _notes(status: Status) -> Iterator[RenderableType]:
         yield Text("* a turn is running", "dim")
     if status.state == "ready":
         for s in status.sessions:
-            if s.note:
-                yield Text.assemble((f"{s.session}: ", "bold"), (s.note, "yellow"))
+            for said in filter(None, (s.note, s.rewritten)):
+                yield Text.assemble((f"{s.session}: ", "bold"), (said, "yellow"))
 
 
 def session_view(status: SessionStatus) -> RenderableType:
@@ -180,6 +180,8 @@ def session_view(status: SessionStatus) -> RenderableType:
     ]
     if status.note:
         rows.append(("note", Text(status.note, "yellow")))
+    if status.rewritten:
+        rows.append(("read again", Text(status.rewritten, "yellow")))
     parts: list[RenderableType] = [facts(f"session {status.session}", rows)]
     if status.answers:
         parts.append(_answers(status.answers))

@@ -20,10 +20,12 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import (
     MAX_ANSWERS,
     MAX_CHECKPOINTS,
+    MAX_CUTS,
     MAX_PAST_TURNS,
     MAX_PROMPT_ENDS,
     AnswerView,
     CheckpointView,
+    CutView,
     QuestionView,
     SessionView,
     TurnView,
@@ -106,8 +108,9 @@ def _prompt(view: SessionView, draft: t.Happened, event: t.Prompt) -> SessionVie
         raise _impossible(draft, f"keeps {event.keep} of {len(view.known)} known ids")
     known = view.known.take(event.keep).extend(event.ids)
     ends = (*(e for e in view.prompt_ends if e <= event.keep and e < len(known)), len(known))
-    past = view.past_turns
+    past, cuts = view.past_turns, view.cuts
     if view.turn is not None:
+        cuts = (*cuts, CutView(event.keep, len(view.known)))[-MAX_CUTS:]
         past = (*past, view.turn.turn)[-MAX_PAST_TURNS:]
     return replace(
         view,
@@ -116,6 +119,7 @@ def _prompt(view: SessionView, draft: t.Happened, event: t.Prompt) -> SessionVie
         turns=view.turns + 1,
         past_turns=past,
         prompt_ends=ends[-MAX_PROMPT_ENDS:],
+        cuts=cuts,
         checkpoints=tuple(c for c in view.checkpoints if c.position <= event.keep),
     )
 

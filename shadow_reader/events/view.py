@@ -19,6 +19,9 @@ MAX_PROMPT_ENDS: Final = 16
 MAX_PAST_TURNS: Final = 1024
 """Turn ids remembered a session, so that a repeated one is recognised."""
 
+MAX_CUTS: Final = 3
+"""Last prompts of which it is remembered where they left what was known."""
+
 MAX_ANSWERS: Final = 16
 """Last answers kept in the view; all of them stay in the journal."""
 
@@ -49,6 +52,14 @@ class CheckpointView:
     position: int
     digest: str
     engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutView:
+    """A prompt kept the first ``keep`` of the ``known`` ids that there were before it."""
+
+    keep: int
+    known: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,7 @@ class SessionView:
         turns: how many turns began.
         past_turns: ids of earlier turns, newest last (bounded).
         prompt_ends: where prompts ended, as far as the ids below still hold (bounded, rising).
+        cuts: what the last prompts but the first kept of what was known, newest last (bounded).
         checkpoints: digests that hold for the known ids, by position (bounded).
         rewinds: how often the state went back.
         reread: ids that agreed and were read again all the same.
@@ -103,6 +115,7 @@ class SessionView:
     turns: int = 0
     past_turns: tuple[str, ...] = ()
     prompt_ends: tuple[int, ...] = ()
+    cuts: tuple[CutView, ...] = ()
     checkpoints: tuple[CheckpointView, ...] = ()
     rewinds: int = 0
     reread: int = 0
@@ -121,6 +134,7 @@ class SessionView:
             self.turns,
             self.past_turns,
             self.prompt_ends,
+            self.cuts,
             self.checkpoints,
             self.rewinds,
             self.reread,

@@ -10,7 +10,7 @@ from shadow_reader.bounds import Limit
 from shadow_reader.events.journal import JournalStats
 from shadow_reader.events.snapshots import SnapshotStats
 from shadow_reader.events.types import EndReason
-from shadow_reader.events.view import AnswerView, SessionView
+from shadow_reader.events.view import MAX_CUTS, AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
 from shadow_reader.shadow.lease import LeaseStatus
 from shadow_reader.shadow.roster import Roster
@@ -34,6 +34,7 @@ class SessionStatus:
         mismatches: digests that differed from journaled ones; anything but 0 is a fault of ours.
         bytes, pages: what the resident state takes.
         note: why it is not being read; empty when it is, or is fresh.
+        rewritten: why it is read again turn after turn; empty when it is not.
         refused: why its last snapshot was not used; empty when it was, or there was none.
     """
 
@@ -62,6 +63,7 @@ class SessionStatus:
     opened_at: float
     last_at: float
     note: str
+    rewritten: str
     refused: str
 
 
@@ -151,7 +153,24 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
         opened_at=view.opened_at,
         last_at=view.last_at,
         note=roster.why_unread(live.session, progress.behind) if roster and progress else NO_MODEL,
+        rewritten=why_rewritten(view, roster.engine.identity.grid) if roster else "",
         refused=notes.refused if notes else "",
+    )
+
+
+def why_rewritten(view: SessionView, grid: int) -> str:
+    """Why a session is read again turn after turn; empty when it is not.
+
+    It is when each of its last prompts kept less than half of what was known, and a chunk or more
+    went: something that stands early in its prompts changes.
+    """
+    lost = [cut for cut in view.cuts if 2 * cut.keep < cut.known and cut.known - cut.keep >= grid]
+    if len(lost) < MAX_CUTS:
+        return ""
+    newest = lost[-1]
+    return (
+        f"each of its last {MAX_CUTS} prompts kept less than half of what was known, "
+        f"the newest {newest.keep} of {newest.known} ids: what follows is read again every turn"
     )
 
 

@@ -15,10 +15,12 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import (
     MAX_ANSWERS,
     MAX_CHECKPOINTS,
+    MAX_CUTS,
     MAX_PAST_TURNS,
     MAX_PROMPT_ENDS,
     AnswerView,
     CheckpointView,
+    CutView,
     QuestionView,
     SessionView,
     TurnView,
@@ -70,6 +72,7 @@ def test_every_field_of_the_view_comes_from_its_event() -> None:
         turns=2,
         past_turns=("one",),
         prompt_ends=(3, 4),
+        cuts=(CutView(3, 5),),
         checkpoints=(CheckpointView(2, "d2", "e"),),
         rewinds=1,
         reread=1,
@@ -144,6 +147,9 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(view.prompt_ends) == MAX_PROMPT_ENDS
     assert view.prompt_ends[-1] == len(view.known)
     assert not view.questions
+    assert view.cuts == tuple(
+        CutView(3 + number, 3 + number) for number in range(last - MAX_CUTS + 1, last + 1)
+    )
 
 
 def test_an_answer_without_probabilities_folds() -> None:
