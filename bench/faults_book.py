@@ -77,12 +77,16 @@ class SessionBook:
         self.erased += 1
 
     def check(self, entries: Sequence[t.Entry]) -> list[Finding]:
-        """Compare with all that the journal has of the session."""
-        erasures = [i for i, e in enumerate(entries) if isinstance(e.event, t.SessionErased)]
-        since = entries[erasures[-1] + 1 :] if erasures else entries
+        """Compare with all that the journal has of the session, on all of its lines, by seq."""
         found = _Found(self.session)
-        if erasures and erasures[-1] > 0:
-            found.say("strange", "there are entries from before the erasure")
+        since = []
+        for line in {entry.session: None for entry in entries}:
+            of_line = [entry for entry in entries if entry.session == line]
+            erasures = [i for i, e in enumerate(of_line) if isinstance(e.event, t.SessionErased)]
+            since += of_line[erasures[-1] + 1 :] if erasures else of_line
+            if erasures and erasures[-1] > 0:
+                found.say("strange", f"there are entries of {line} from before the erasure")
+        since.sort(key=lambda entry: entry.seq)
         if self.erasing and not any(isinstance(e.event, t.Prompt) for e in since):
             self.was_erased()
         for entry in since:
@@ -100,6 +104,7 @@ class SessionBook:
 class _FoundTurn:
     """One turn as the journal tells it."""
 
+    line: str
     prompt: list[int]
     output: list[int] = field(default_factory=list)
     firsts: int = 0
@@ -115,8 +120,8 @@ class _Found:
     turns: dict[str, _FoundTurn] = field(default_factory=dict)
     answers: dict[str, list[t.Answer]] = field(default_factory=dict)
     ends: Counter[str] = field(default_factory=Counter)
-    known: list[int] = field(default_factory=list)
-    opened: int = 0
+    known: dict[str, list[int]] = field(default_factory=dict)
+    opened: Counter[str] = field(default_factory=Counter)
     last_seq: int = 0
 
     def say(self, kind: Kind, what: str) -> None:
@@ -130,15 +135,15 @@ class _Found:
         self.last_seq = entry.seq
         match entry.event:
             case t.SessionOpened():
-                self.opened += 1
+                self.opened[entry.session] += 1
             case t.Prompt(keep=keep, ids=ids):
-                self._prompt(entry.turn, keep, list(ids))
+                self._prompt(entry, keep, list(ids))
             case t.FirstToken():
-                self._turn(entry.turn).firsts += 1
+                self._turn(entry).firsts += 1
             case t.Output(offset=offset, ids=ids):
-                self._output(entry.turn, offset, list(ids))
+                self._output(entry, offset, list(ids))
             case t.TurnEnded(reason=reason):
-                self._turn(entry.turn).ends.append(reason)
+                self._turn(entry).ends.append(reason)
             case t.Answer(question=question) as answer:
                 self.answers.setdefault(question, []).append(answer)
                 self.ends[question] += 1
@@ -149,9 +154,11 @@ class _Found:
 
     def compare_turns(self, sent: Sequence[TurnBook]) -> None:
         """Every turn that was opened is there once, in order, and no other."""
-        if self.opened != (1 if self.turns else 0):
-            self.say("duplicated" if self.opened > 1 else "lost", f"opened {self.opened} times")
+        for line in self.opened.keys() | {turn.line for turn in self.turns.values()}:
+            if (count := self.opened[line]) != 1:
+                self.say("duplicated" if count > 1 else "lost", f"{line} opened {count} times")
         names = list(self.turns)
+        last_of = {turn.line: name for name, turn in self.turns.items()}
         for number, book in enumerate(sent):
             if number >= len(names):
                 if book.opened:
@@ -160,8 +167,9 @@ class _Found:
                 self.say("strange", f"turn {names[number]} where {book.turn} was sent")
                 return
             else:
-                last = number == len(names) - 1
-                for kind, what in _differences(book, self.turns[book.turn], last=last):
+                turn = self.turns[book.turn]
+                last = last_of[turn.line] == book.turn
+                for kind, what in _differences(book, turn, last=last):
                     self.say(kind, f"turn {book.turn}: {what}")
         for name in names[len(sent) :]:
             self.say("strange", f"turn {name} was never sent")
@@ -178,32 +186,36 @@ class _Found:
             elif answers[0].label != label or probability not in answers[0].probabilities:
                 self.say("strange", f"the answer to {question} is {answers[0]}, {label} was told")
 
-    def _turn(self, name: str) -> _FoundTurn:
+    def _turn(self, entry: t.Entry) -> _FoundTurn:
+        name = entry.turn
         if name not in self.turns:
             self.say("lost", f"turn {name!r} has no prompt")
-            self.turns[name] = _FoundTurn([])
+            self.turns[name] = _FoundTurn(entry.session, [])
+        elif self.turns[name].line != entry.session:
+            self.say("strange", f"turn {name!r} is on two lines")
         return self.turns[name]
 
-    def _prompt(self, turn: str, keep: int, ids: list[int]) -> None:
+    def _prompt(self, entry: t.Entry, keep: int, ids: list[int]) -> None:
+        turn, known = entry.turn, self.known.get(entry.session, [])
         if turn in self.turns:
             self.say("duplicated", f"turn {turn}: its prompt")
-        if keep > len(self.known):
-            self.say("lost", f"turn {turn} keeps {keep} of {len(self.known)} ids")
-        self.known = self.known[:keep] + ids
-        self.turns[turn] = _FoundTurn(list(self.known))
+        if keep > len(known):
+            self.say("lost", f"turn {turn} keeps {keep} of {len(known)} ids")
+        self.known[entry.session] = known[:keep] + ids
+        self.turns[turn] = _FoundTurn(entry.session, list(self.known[entry.session]))
 
-    def _output(self, turn: str, offset: int, ids: list[int]) -> None:
-        found = self._turn(turn)
+    def _output(self, entry: t.Entry, offset: int, ids: list[int]) -> None:
+        turn, found = entry.turn, self._turn(entry)
         if offset < len(found.output):
             self.say("duplicated", f"turn {turn}: output {offset}, {len(found.output)} were there")
         elif offset > len(found.output):
             self.say("lost", f"turn {turn}: output {len(found.output)} to {offset}")
         found.output += ids
-        self.known += ids
+        self.known.setdefault(entry.session, []).extend(ids)
 
 
 def _differences(book: TurnBook, found: _FoundTurn, *, last: bool) -> Iterator[tuple[Kind, str]]:
-    """What is wrong with a turn that is there; ``last``: no other follows it."""
+    """What is wrong with a turn that is there; ``last``: no other follows it on its line."""
     if found.prompt != book.prompt:
         yield "strange", f"its prompt has other ids than the {len(book.prompt)} sent"
     if found.output != book.output[: len(found.output)]:
@@ -216,7 +228,7 @@ def _differences(book: TurnBook, found: _FoundTurn, *, last: bool) -> Iterator[t
         yield "lost", "its first token"
     if len(found.ends) > 1:
         yield "duplicated", f"it ended {len(found.ends)} times"
-    reasons = {book.reason, None if last else "superseded"}
+    reasons = {book.reason, None if last else "superseded", None if book.ended else "timeout"}
     if any(end not in reasons for end in found.ends):
         yield "strange", f"it ended with {found.ends}"
     if (book.ended or not last) and not found.ends:

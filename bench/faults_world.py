@@ -22,6 +22,7 @@ from bench.faults_book import Finding
 from bench.faults_nursery import Child, Nursery
 from bench.faults_talk import Line, Talker, Tally, reason_of
 from shadow_reader.errors import AskTimeoutError, NotFoundError, ShadowError
+from shadow_reader.events.branches import MAX_BRANCHES, line_names, split_name
 from shadow_reader.http.client import ShadowClient
 from shadow_reader.store.reader import JournalReader
 
@@ -199,7 +200,11 @@ class World:
         """Everything acknowledged is in the journal's file, once; the disk is under its cap."""
         async with await JournalReader.open(self.journal) as reader:
             for talker in self.talkers:
-                entries = [e async for e in reader.entries(session=talker.book.session)]
+                entries = [
+                    entry
+                    for name in line_names(talker.book.session, MAX_BRANCHES)
+                    async for entry in reader.entries(session=name)
+                ]
                 self.tally.findings += talker.book.check(entries)
         used, cap = _bytes_below(self.snapshots), int(self.settings["disk_gb"] * GIB)
         if used > cap:
@@ -217,10 +222,10 @@ class World:
             )
 
     async def prove(self) -> None:
-        """Every session's state is a fresh prefill's, bit for bit. Nobody speaks meanwhile."""
-        digests = {
-            talker.book.session: await self._digest(talker.book.session) for talker in self.talkers
-        }
+        """Every line's state is a fresh prefill's, bit for bit. Nobody speaks meanwhile."""
+        async with await JournalReader.open(self.journal) as reader:
+            names = [row.session for row in await reader.sessions()]
+        digests = {name: await self._digest(_exactly(name)) for name in names}
         await self._look_at_status()
         await self._look_for_leftovers()
         for proof in await self._proofs():
@@ -284,7 +289,8 @@ class World:
         for talker in self.talkers:
             session = talker.book.session
             gone = session not in there and not talker.book.erasing
-            if gone and folder_of(self.snapshots, session).exists():
+            names = line_names(session, MAX_BRANCHES)
+            if gone and any(folder_of(self.snapshots, name).exists() for name in names):
                 self.tally.findings.append(Finding("strange", session, "an erased one's snapshot"))
 
     async def _proofs(self) -> Sequence[dict[str, Any]]:
@@ -334,6 +340,12 @@ async def world(
         yield made
     finally:
         await made.close()
+
+
+def _exactly(name: str) -> str:
+    """The line of that name, whichever its session speaks of."""
+    session, branch = split_name(name)
+    return f"{session}~branch{branch or 0}"
 
 
 def folder_of(root: Path, session: str) -> Path:

@@ -167,6 +167,8 @@ def _limits(settings: Settings, engine: Engine | None) -> Limits:
         context_ids=engine.context_ids if engine else settings.context_ids or QWEN_CONTEXT_IDS,
         question_ids=settings.question_ids,
         open_questions=settings.open_questions,
+        branches=min(settings.branches, settings.sessions - 1),
+        branch_min=settings.branch_min_ids,
     )
 
 
@@ -178,6 +180,7 @@ def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:
     bounds.watch("pending_events", stats.pending_limit, lambda: journal.stats().pending)
     bounds.watch("pending_bytes", stats.pending_bytes_limit, lambda: journal.stats().pending_bytes)
     bounds.watch("open_questions", settings.open_questions, lambda: _most_questions(sessions))
+    bounds.watch("branches", sessions.limits.branches, lambda: _most_branches(sessions))
     if engine is not None:
         bounds.watch("memory_bytes", engine.stats().cap_bytes, lambda: engine.stats().bytes)
     if (mover := parts.mover) is not None:
@@ -188,6 +191,11 @@ def _most_questions(sessions: Sessions) -> int:
     """Open questions of the session that has the most."""
     live = sessions.live()
     return max([len(one.tentative.questions) for one in live if one.tentative], default=0)
+
+
+def _most_branches(sessions: Sessions) -> int:
+    """Lines beside the first of the session that has the most."""
+    return max([one.branches for one in sessions.live()], default=0)
 
 
 # -- the reader --------------------------------------------------------------------------------

@@ -86,6 +86,9 @@ class Settings(BaseModel):
         context_ids: longest prompt + output; 0 takes the model's own.
         question_ids: longest question.
         open_questions: unanswered questions a session.
+        branches: lines of talk kept beside a session's first, for prompts under its name that go on
+            with none of them, at most ``sessions`` - 1; 0: such a prompt replaces what was known.
+        branch_min_ids: most ids that such a prompt replaces without beginning a line of its own.
         export_bytes: largest state that is handed out as a file.
     """
 
@@ -126,6 +129,8 @@ class Settings(BaseModel):
     context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
     question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
     open_questions: Annotated[int, Field(ge=1, le=1024)] = 16
+    branches: Annotated[int, Field(ge=0, le=16)] = 3
+    branch_min_ids: Annotated[int, Field(ge=0, le=1_048_576)] = 1024
     export_bytes: Annotated[int, Field(ge=1024, le=1024 * GIB)] = GIB
 
     @field_validator("*", mode="before")

@@ -36,7 +36,7 @@ from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
-from shadow_reader.shadow.sessions import Accepted, Erased, Sessions
+from shadow_reader.shadow.sessions import Accepted, Erased, LiveSession, Sessions
 from shadow_reader.shadow.status import (
     NO_MODEL,
     ServiceState,
@@ -141,10 +141,18 @@ class Runtime:
         *,
         turn: str | None = None,
         keep: int | None = None,
+        keep_of: str | None = None,
         router: str | None = None,
     ) -> Accepted:
-        """A turn begins with the whole prompt, or with ``keep`` known ids and then ``ids``."""
-        return await (await self.sessions.prompt(session, ids, turn=turn, keep=keep, router=router))
+        """A turn begins with the whole prompt, or with ``keep`` known ids and then ``ids``.
+
+        Args:
+            keep_of: the turn whose line of talk ``keep`` counts on; default: the last prompt's.
+        """
+        receipt = await self.sessions.prompt(
+            session, ids, turn=turn, keep=keep, keep_of=keep_of, router=router
+        )
+        return await receipt
 
     async def first_token(self, session: str, turn: str) -> Accepted:
         """The turn's prefill is over. The first output says it too."""
@@ -199,7 +207,9 @@ class Runtime:
         limit_s = self.settings.ask_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                await self._reading().wait_fresh(session)
+                reader = self._reading()
+                line = (await self.sessions.spoken(session)).session
+                await reader.wait_fresh(line)
         except TimeoutError:
             raise AskTimeoutError(
                 f"session {session!r} was not fresh within {limit_s:g} s",
@@ -209,17 +219,20 @@ class Runtime:
         except ShutDownError:
             self._reading()  # says why, if the reader died
             raise
-        return await self.session_status(session)
+        return await self._line_status(await self.sessions.load(line))
 
     async def session_status(self, session: str) -> SessionStatus:
-        """How one session stands.
+        """How one session stands: of its lines of talk the one last spoken of, or the one named.
 
         Raises:
             NotFoundError: no such session.
         """
+        return await self._line_status(await self.sessions.spoken(session))
+
+    async def _line_status(self, live: LiveSession) -> SessionStatus:
         parts = self._running()
-        live = await parts.sessions.load(session)
         if live.durable is None:
+            session = live.session
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
         return session_status(live, live.durable, parts.reader.roster if parts.reader else None)
 
@@ -256,8 +269,9 @@ class Runtime:
         self._reading()
         parts = self._running()
         assert parts.engine is not None
+        line = (await parts.sessions.spoken(session)).session
         async with self.lease.hold(Rank.SUMMARY, "digest"):
-            found = await parts.device.run(jobs.digest, parts.engine, session)
+            found = await parts.device.run(jobs.digest, parts.engine, line)
         if found is None:
             raise _no_state(session)
         return found
@@ -272,9 +286,10 @@ class Runtime:
         parts = self._running()
         assert parts.engine is not None
         limit_bytes = self.settings.export_bytes
+        line = (await parts.sessions.spoken(session)).session
         async with self.lease.hold(Rank.SUMMARY, "export"):
             found = await parts.device.run(
-                partial(jobs.export, parts.engine, session, limit_bytes=limit_bytes)
+                partial(jobs.export, parts.engine, line, limit_bytes=limit_bytes)
             )
         if found is None:
             raise _no_state(session)

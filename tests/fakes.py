@@ -412,10 +412,10 @@ class FlakyJournal(MemoryJournal):
             self.loads[session] += 1
         return super().entries(session=session, **filters)
 
-    def erase(self, draft: Draft) -> Promise[Entry]:
+    def erase(self, *drafts: Draft) -> Promise[tuple[Entry, ...]]:
         """Done when the rows are gone and the file is clean."""
-        written = super().erase(draft)
-        promise: Promise[Entry] = Promise()
+        written = super().erase(*drafts)
+        promise: Promise[tuple[Entry, ...]] = Promise()
 
         async def clean() -> None:
             try:

@@ -357,7 +357,7 @@ async def test_the_status_is_bounded_and_newest_first(tmp_path: Path) -> None:
 
 
 async def test_the_sums_of_the_status_are_those_of_its_sessions(tmp_path: Path) -> None:
-    async with runtime(tmp_path, foreground="lease") as shadow:
+    async with runtime(tmp_path, foreground="lease", branches=0) as shadow:
         for number in range(10):
             await shadow.prompt(f"s{number}", [number] * (GRID * number + 3), turn="t1")
             if number % 3:

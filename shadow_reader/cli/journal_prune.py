@@ -26,6 +26,7 @@ from shadow_reader.cli.options import (
 )
 from shadow_reader.cli.output import people, print_json, table
 from shadow_reader.errors import JournalError
+from shadow_reader.events.branches import split_name
 
 if TYPE_CHECKING:
     from shadow_reader.events.journal import SessionRow
@@ -102,22 +103,25 @@ class Service(Protocol):
 
 
 async def prune_sessions(service: Service, before: float, *, dry_run: bool) -> Pruned:
-    """Erase sessions whose last news is older than ``before``, unix seconds.
+    """Erase sessions whose last news, on any line of talk, is older than ``before``, unix seconds.
 
     Of a dry run the events and ids are those that the journal and the session show.
     """
     sessions = events = ids = 0
+    lines: dict[str, list[SessionRow]] = {}
     async with contextlib.aclosing(service.sessions()) as rows:
-        old = [row async for row in rows if row.last_at < before]
-    for row in old:
-        name = row.session
-        now = await service.session(name)
-        if now.running or now.last_at >= before:
+        async for row in rows:
+            lines.setdefault(split_name(row.session)[0], []).append(row)
+    for name, family in lines.items():
+        if max(row.last_at for row in family) >= before:
+            continue
+        now = [await service.session(_line(row.session)) for row in family]
+        if any(line.running or line.last_at >= before for line in now):
             continue
         sessions += 1
         if dry_run:
-            events += row.events
-            ids += now.known
+            events += sum(row.events for row in family)
+            ids += sum(line.known for line in now)
         else:
             erased = await service.erase(name)
             events += erased.events
@@ -157,6 +161,12 @@ class _OverFile:
 
     async def erase(self, session: str) -> Erased:
         return await self.runtime.erase(session)
+
+
+def _line(name: str) -> str:
+    """Exactly the line of that name: a session's own means whatever is spoken of last."""
+    session, branch = split_name(name)
+    return f"{session}~branch{branch or 0}"
 
 
 def _seconds(text: str) -> float:

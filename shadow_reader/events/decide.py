@@ -31,16 +31,20 @@ class Limits:
         context_ids: longest prompt + output the model takes.
         question_ids: longest question.
         open_questions: unanswered questions a session.
+        branches: lines of talk beside a session's first.
+        branch_min: most ids that an unrelated prompt replaces without beginning a new line.
     """
 
     vocabulary: int
     context_ids: int
     question_ids: int
     open_questions: int
+    branches: int = 0
+    branch_min: int = 0
 
 
 def check_name(value: str, *, field: str) -> str:
-    """A session's or turn's id: 1 to 200 printable characters.
+    """A session's or turn's id, or a line's name: 1 to 200 printable characters.
 
     Raises:
         InvalidInputError: empty, too long, or holding control characters.

@@ -84,11 +84,12 @@ class Journal(Protocol):
         """
         ...
 
-    def erase(self, draft: Draft) -> Awaitable[Entry]:
-        """Queue the removal of every entry of ``draft.session``; ``draft`` takes their place.
+    def erase(self, *drafts: Draft) -> Awaitable[tuple[Entry, ...]]:
+        """Queue the removal of every entry of the drafts' sessions, of all of them or of none; the
+        drafts take their places.
 
         It keeps its place among the submissions, and fails like one. Removed content is
-        overwritten on disk, also in the write-ahead log, before the awaitable is done. The draft's
+        overwritten on disk, also in the write-ahead log, before the awaitable is done. Each draft's
         event is a SessionErased whose counts the journal fills in.
         """
         ...

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from shadow_reader.events.branches import MAX_LINE_NAME_LENGTH
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.decide import MAX_NAME_LENGTH
 from shadow_reader.shadow.question_line import MAX_TIMEOUT_S
@@ -32,6 +33,9 @@ MAX_SEQ: Final = 2**63 - 1
 _ID_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
+LineName: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_LINE_NAME_LENGTH)]
+"""A session's name, or that of one of its lines of talk."""
+
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 IdList: TypeAlias = Annotated[list[Any], WithJsonSchema({"type": "array", "items": _ID_SCHEMA})]
 Seq: TypeAlias = Annotated[int, Field(ge=0, le=MAX_SEQ)]
@@ -46,11 +50,16 @@ class Body(BaseModel):
 
 
 class PromptBody(Body):
-    """A turn begins: ids of the whole prompt, or of what follows the first ``keep`` known ids."""
+    """A turn begins: ids of the whole prompt, or of what follows the first ``keep`` known ids.
+
+    Where a session has several lines of talk, ``keep_of`` names a turn of the one that ``keep``
+    counts on; without it, it is that of the last prompt.
+    """
 
     ids: IdList
     turn: Name | None = None
     keep: Count | None = None
+    keep_of: Name | None = None
     router: Router | None = None
 
 
@@ -139,7 +148,7 @@ def is_plain_output(value: object, raw: bytes) -> TypeGuard[dict[str, Any]]:
 class AskBody(Body):
     """A typed question: text or its ids, and 2 to 26 choices."""
 
-    session: Name
+    session: LineName
     choices: list[str]
     question: str | None = None
     question_ids: IdList | None = None
@@ -204,7 +213,7 @@ class EntryFilter(Query):
         ids: whether token ids are given, or only how many there are.
     """
 
-    session: Name | None = None
+    session: LineName | None = None
     turn: Name | None = None
     kind: Kinds = ()
     since: Seconds | None = None

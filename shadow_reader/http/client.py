@@ -101,10 +101,11 @@ class ShadowClient:
         *,
         turn: str | None = None,
         keep: int | None = None,
+        keep_of: str | None = None,
         router: str | None = None,
     ) -> Accepted:
         """A turn begins. The server names the turn when ``turn`` is None."""
-        body = _given(ids=list(ids), turn=turn, keep=keep, router=router)
+        body = _given(ids=list(ids), turn=turn, keep=keep, keep_of=keep_of, router=router)
         return await self._call(Accepted, "POST", _session(session, "turns"), body)
 
     async def first_token(self, session: str, turn: str) -> Accepted:

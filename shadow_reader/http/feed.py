@@ -188,6 +188,7 @@ class Feed:
                     message.ids,
                     turn=message.turn,
                     keep=message.keep,
+                    keep_of=message.keep_of,
                     router=message.router,
                 )
             case FirstTokenMessage():

@@ -26,7 +26,12 @@ async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
     async with body_of(api, request, PromptBody) as body:
         session = name_in_path(request, "session")
         accepted = await api.runtime.prompt(
-            session, body.ids, turn=body.turn, keep=body.keep, router=body.router
+            session,
+            body.ids,
+            turn=body.turn,
+            keep=body.keep,
+            keep_of=body.keep_of,
+            router=body.router,
         )
     return json_response(accepted)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from shadow_reader.bounds import Bound
 from shadow_reader.errors import NotFoundError, ShutDownError
+from shadow_reader.events.branches import MAX_BRANCHES, line_names
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.sessions import Erased, Sessions
 
@@ -72,18 +73,22 @@ class Erasures:
         try:
             erased = await self.sessions.erase(session)
         except NotFoundError:
-            # An erasure before this one may have ended between the journal and the snapshot.
-            await self._forget(session)
+            # An erasure before this one may have ended between the journal and the snapshots.
+            await self._forget(session, MAX_BRANCHES)
             raise
         erasure.gone = True
-        self.line.fail_session(session, NotFoundError("the session was erased", field="session"))
-        await self._forget(session)
+        await self._forget(session, erased.branches)
         return erased
 
-    async def _forget(self, session: str) -> None:
+    async def _forget(self, session: str, branches: int) -> None:
+        """Let go of what there is of the session's lines."""
+        gone = NotFoundError("the session was erased", field="session")
+        for name in line_names(session, branches):
+            self.line.fail_session(name, gone)
         if self.forget is not None:
             with suppress(ShutDownError):  # the engine closes, and all states with it
-                await self.forget(session)
+                for name in line_names(session, branches):
+                    await self.forget(name)
 
     def _ended(self, session: str, task: asyncio.Task[Erased]) -> None:
         del self._running[session]

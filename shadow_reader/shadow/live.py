@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from shadow_reader.events import types as t
 from shadow_reader.events.outputs import Outcome
 from shadow_reader.events.view import SessionView
 
-Committing: TypeAlias = "asyncio.Future[range] | asyncio.Future[t.Entry]"
-"""A submission on its way: gives the seqs of its entries, or the entry that an erasure left."""
+Committing: TypeAlias = "asyncio.Future[range] | asyncio.Future[tuple[t.Entry, ...]]"
+"""A submission on its way: gives the seqs of its entries, or the entries that an erasure left."""
+
+
+_NOT_COMMITTED: Final = 2**62
+"""Above any seq."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +37,38 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What an erasure removed."""
+    """What an erasure removed; ``branches``: lines of talk beside the session's first."""
 
     session: str
     events: int
     ids: int
+    branches: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class LiveSession:
-    """One session in memory. Only ``Sessions`` changes it.
+    """One line of a session's talk in memory: most have only one. Only ``Sessions`` changes it.
 
     Attributes:
+        session: the line's name. owner: the session's, which is the same for its first line.
         tentative: with everything submitted. durable: with everything committed.
         heard_s: monotonic time of the last message; of a session that was loaded, the time when
             its last entry was journaled, as well as the wall clock can tell.
         loaded_s: monotonic time when it came into memory.
+        prompted: the last prompt's seq, or what is greater than any while it is not committed.
+        branches: how many more lines the session has; counted at its first line.
         message: number of the last message among all messages of this process; 0: none yet.
         inflight: submissions not yet committed. last: the newest submission's future.
     """
 
     session: str
+    owner: str
     tentative: SessionView | None
     durable: SessionView | None
     heard_s: float
     loaded_s: float
+    prompted: int = 0
+    branches: int = 0
     message: int = 0
     inflight: int = 0
     last: Committing | None = None
@@ -71,6 +82,26 @@ class LiveSession:
     def running(self) -> bool:
         """Whether a turn runs, committed or not."""
         return self.tentative is not None and self.tentative.running
+
+    def prompted_by(self, receipt: Receipt) -> None:
+        """Its turn began with this prompt; one that repeats another says nothing new."""
+        future = receipt.future
+        if not receipt.is_new or future is None:
+            return
+        mark = self.prompted = _NOT_COMMITTED + self.message
+
+        def committed(done: asyncio.Future[Any]) -> None:
+            if self.prompted == mark and not done.cancelled() and done.exception() is None:
+                self.prompted = done.result()[-1]
+
+        future.add_done_callback(committed)
+
+    def has_turn(self, turn: str) -> bool:
+        """Whether the turn is, or was, this line's."""
+        view = self.tentative
+        if view is None or view.turn is None:
+            return False
+        return view.turn.turn == turn or turn in view.past_turns
 
     @property
     def may_leave(self) -> bool:

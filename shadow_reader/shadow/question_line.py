@@ -72,6 +72,7 @@ class QuestionLine:
         """Ask, and wait for the answer.
 
         Args:
+            session: of its lines of talk the one that ``Sessions.spoken`` says; or one line's name.
             question: text, or a list of ids that are used as they are.
             wait: fresh: once less than a chunk of the session is unread, on top of all known ids;
                 now: on top of what has been read so far.
@@ -165,9 +166,10 @@ class QuestionLine:
         Where the session has moved on while a long text was composed, ``Sessions.question`` puts
         the question on top of what is known then.
         """
-        live = await self.sessions.load(session)
+        live = await self.sessions.spoken(session)
         if live.tentative is None:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        session = live.session
         compose = partial(
             compose_question,
             question,

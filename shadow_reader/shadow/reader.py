@@ -124,7 +124,7 @@ class Reader:
             await self._residency.forget(session)
 
     async def wait_fresh(self, session: str) -> None:
-        """Wait until the session is fresh.
+        """Wait until the line of that name is fresh.
 
         Raises:
             NotFoundError: there is no such session (any more). ShutDownError: the reader stopped.

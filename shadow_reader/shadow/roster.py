@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shadow_reader.clock import Clock
+from shadow_reader.events.branches import split_name
 from shadow_reader.events.view import MAX_CHECKPOINTS, SessionView
 from shadow_reader.shadow.engine import Engine, StateStats
 from shadow_reader.shadow.plan import Candidate
@@ -226,9 +227,19 @@ class Roster:
         return [name for name in self.residents() if name != session and self.heard_s(name) < mine]
 
     def residents(self) -> list[str]:
-        """Sessions with a resident state, the one heard of least recently first."""
+        """Lines with a resident state: first those that their session does not speak of now, then
+        the one heard of least recently."""
         names = [name for name in self._notes if self.engine.state_stats(name) is not None]
-        return sorted(names, key=lambda name: (self.heard_s(name), name))
+        newest: dict[str, float] = {}
+        for name in names:
+            owner = split_name(name)[0]
+            newest[owner] = max(newest.get(owner, float("-inf")), self.heard_s(name))
+
+        def order(name: str) -> tuple[bool, float, str]:
+            heard_s = self.heard_s(name)
+            return heard_s >= newest[split_name(name)[0]], heard_s, name
+
+        return sorted(names, key=order)
 
     def wants_snapshot(self, view: SessionView) -> bool:
         """Whether a snapshot may save reading the session from zero."""

@@ -22,9 +22,11 @@ NO_MODEL = "no model is loaded (model is empty)"
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """One session.
+    """One line of a session's talk; most sessions have only one.
 
     Attributes:
+        session: the line's name: the session's, or that with ``~branch`` and a number behind.
+        branches: lines of the session beside its first; told at that one.
         known: ids the journal holds. committed: the grid line the state stands at.
         behind: known - committed. fresh: behind is less than one chunk.
         turn: the last turn's id; running: whether it runs. router: what the sender's router made
@@ -39,6 +41,7 @@ class SessionStatus:
     """
 
     session: str
+    branches: int
     known: int
     committed: int
     behind: int
@@ -80,7 +83,7 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the live sessions."""
+    """Sums over the live sessions; each line of talk counts."""
 
     sessions: int
     known: int
@@ -129,6 +132,7 @@ def session_status(live: LiveSession, view: SessionView, roster: Roster | None) 
     turn = view.turn
     return SessionStatus(
         session=live.session,
+        branches=live.branches,
         known=len(view.known),
         committed=progress.committed if progress else 0,
         behind=progress.behind if progress else len(view.known),

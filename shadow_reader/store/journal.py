@@ -106,15 +106,15 @@ class SqliteJournal(JournalReader):
         promise = self._queue.submit(append, events=len(append.drafts), size=append.size)
         return cast(Promise[range], promise)
 
-    def erase(self, draft: Draft) -> Promise[Entry]:
+    def erase(self, *drafts: Draft) -> Promise[tuple[Entry, ...]]:
         """See ``Journal.erase``.
 
         The rows go in one transaction in their turn. Then the log is emptied; while another
         program's read transaction forbids that, the promise waits, and the journal goes on.
         """
-        erasure = Erasure.of(draft)
-        written = self._queue.submit(erasure, events=1, size=erasure.size)
-        promise: Promise[Entry] = Promise(loop=asyncio.get_running_loop())
+        erasure = Erasure.of(drafts)
+        written = self._queue.submit(erasure, events=len(drafts), size=erasure.size)
+        promise: Promise[tuple[Entry, ...]] = Promise(loop=asyncio.get_running_loop())
         written.add_done_callback(partial(self._erased, promise))
         return promise
 
@@ -165,7 +165,7 @@ class SqliteJournal(JournalReader):
 
     def _erased(
         self,
-        promise: Promise[Entry],
+        promise: Promise[tuple[Entry, ...]],
         written: asyncio.Future[Result],
     ) -> None:
         if written.cancelled():
@@ -173,7 +173,7 @@ class SqliteJournal(JournalReader):
         elif (error := written.exception()) is not None:
             promise.fail(error)
         else:
-            self._log.clean(promise, cast(Entry, written.result()))
+            self._log.clean(promise, cast(tuple[Entry, ...], written.result()))
 
 
 async def _open_parts(path: Path, durability: Durability) -> _Parts:

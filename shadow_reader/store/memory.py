@@ -59,10 +59,11 @@ class MemoryJournal:
         promise = self._queue.submit(append, events=len(append.drafts), size=append.size)
         return cast(Promise[range], promise)
 
-    def erase(self, draft: Draft) -> Promise[Entry]:
+    def erase(self, *drafts: Draft) -> Promise[tuple[Entry, ...]]:
         """See ``Journal.erase``."""
-        erasure = Erasure.of(draft)
-        return cast(Promise[Entry], self._queue.submit(erasure, events=1, size=erasure.size))
+        erasure = Erasure.of(drafts)
+        promise = self._queue.submit(erasure, events=len(drafts), size=erasure.size)
+        return cast(Promise[tuple[Entry, ...]], promise)
 
     def on_failure(self, listener: Callable[[], None]) -> None:
         """See ``Journal.on_failure``."""
@@ -160,7 +161,7 @@ class MemoryJournal:
 
     def _take(self, item: Submission) -> Result:
         if isinstance(item, Erasure):
-            return self._erase(item.draft)
+            return tuple([self._erase(draft) for draft in item.drafts])
         first = self._last_seq + 1
         for draft in item.drafts:
             self._add(draft)

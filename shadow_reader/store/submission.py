@@ -54,24 +54,31 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """Every entry of ``draft.session`` goes; the draft takes their place, its counts filled in."""
+    """Every entry of the drafts' sessions goes; the drafts take their place, with their counts."""
 
-    draft: t.Draft
-    size: int = ROW_BYTES
+    drafts: tuple[t.Draft, ...]
 
     @classmethod
-    def of(cls, draft: t.Draft) -> Erasure:
-        """Check the draft: a SessionErased of a session."""
-        assert isinstance(draft.event, t.SessionErased), (
-            "only SessionErased takes a session's place"
-        )
-        check_envelope(draft)
-        return cls(draft)
+    def of(cls, drafts: tuple[t.Draft, ...]) -> Erasure:
+        """Check the drafts: SessionErased, each of another session."""
+        assert drafts, "an erasure has a session"
+        assert len({draft.session for draft in drafts}) == len(drafts), "a session is erased once"
+        for draft in drafts:
+            assert isinstance(draft.event, t.SessionErased), (
+                "only SessionErased takes a session's place"
+            )
+            check_envelope(draft)
+        return cls(drafts)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, about."""
+        return ROW_BYTES * len(self.drafts)
 
 
 Submission: TypeAlias = Append | Erasure
-Result: TypeAlias = range | t.Entry
-"""What became of it: the seqs of an append's entries, or the entry that an erasure left."""
+Result: TypeAlias = range | tuple[t.Entry, ...]
+"""What became of it: the seqs of an append's entries, or the entries that an erasure left."""
 
 
 def check_envelope(draft: t.Draft) -> None:

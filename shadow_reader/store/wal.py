@@ -100,7 +100,7 @@ class LogKeeper:
         self._side = side
         self._length = LogLength(size)
         self._copy_at = float(LOG_BYTES)
-        self._unclean: list[tuple[Promise[Entry], Entry]] = []
+        self._unclean: list[tuple[Promise[tuple[Entry, ...]], tuple[Entry, ...]]] = []
         self._copying: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -132,9 +132,9 @@ class LogKeeper:
                     readers=readers,
                 )
 
-    def clean(self, promise: Promise[Entry], entry: Entry) -> None:
+    def clean(self, promise: Promise[tuple[Entry, ...]], entries: tuple[Entry, ...]) -> None:
         """Keep ``promise`` once the log was emptied of all that is committed now."""
-        self._unclean.append((promise, entry))
+        self._unclean.append((promise, entries))
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean(), name="journal erasure")
 
@@ -208,8 +208,8 @@ class LogKeeper:
             return False
 
     def _keep_promises(self, count: int) -> None:
-        for promise, entry in self._unclean[:count]:
-            promise.set_result(entry)
+        for promise, entries in self._unclean[:count]:
+            promise.set_result(entries)
         del self._unclean[:count]
 
     def _give_up(self) -> None:

@@ -114,7 +114,7 @@ class EventWriter:
 
     def _take(self, submission: Submission) -> Result:
         if isinstance(submission, Erasure):
-            return self._erase(submission.draft)
+            return tuple([self._erase(draft) for draft in submission.drafts])
         return self._add(submission.drafts, submission.rows)
 
     def _add(self, drafts: Sequence[t.Draft], rows: Sequence[Row]) -> range:

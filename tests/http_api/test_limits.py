@@ -51,6 +51,7 @@ async def test_the_status_shows_every_bound_by_its_setting(asking: Served) -> No
         for name in (
             *("requests", "streams", "exports", "erasures", "bodies_bytes", "sessions"),
             *("pending_events", "pending_bytes", "open_questions"),
+            "branches",
         )
     }
     assert {name for name, (used, _) in found.items() if used} == {"requests"}

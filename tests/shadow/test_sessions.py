@@ -774,8 +774,8 @@ def committed(group: Sequence[Submission], results: Sequence[Result]) -> Iterato
     """What a group left in the journal, erased since or not."""
     for item, result in zip(group, results, strict=True):
         if isinstance(item, Erasure):
-            assert isinstance(result, t.Entry)
-            yield result
+            assert isinstance(result, tuple)
+            yield from result
         else:
             assert isinstance(result, range)
             for draft, seq in zip(item.drafts, result, strict=True):

@@ -311,7 +311,7 @@ class JournalContract:
         await journal.submit(
             [t.Draft(1.0, "a", "t", t.Question("q", "free", 9, Ids.of([1, 2, 3]), ("x",)))]
         )
-        done = await journal.erase(erased("a"))
+        (done,) = await journal.erase(erased("a"))
         expected = t.Entry(9.0, "a", "", t.SessionErased(event_count=4, id_count=12), 6)
         assert done == expected
         assert await everything(journal) == [entry(opened("b"), 3), expected]
@@ -326,7 +326,7 @@ class JournalContract:
         erasing = journal.erase(erased("a"))
         after = journal.submit([opened("a"), output("a", 5)])
         assert list(await after) == [4, 5]
-        assert (await erasing).event == t.SessionErased(1, 1)
+        assert [e.event for e in await erasing] == [t.SessionErased(1, 1)]
         assert list(await before) == [1, 2]
         assert await seqs(journal) == [2, 3, 4, 5]
         assert await seqs(journal, "a") == [3, 4, 5]
@@ -336,12 +336,21 @@ class JournalContract:
     async def test_erasing_again_counts_the_erased_entry(self, journal: Journal) -> None:
         await journal.submit([output("a", 0)])
         await journal.erase(erased("a"))
-        again = await journal.erase(erased("a"))
+        (again,) = await journal.erase(erased("a"))
         assert again == t.Entry(9.0, "a", "", t.SessionErased(1, 0), 3)
-        unknown = await journal.erase(erased("never heard of"))
+        (unknown,) = await journal.erase(erased("never heard of"))
         assert unknown.event == t.SessionErased(0, 0)
         assert await everything(journal) == [again, unknown]
         assert await journal.sessions() == ()
+
+    async def test_several_sessions_go_together(self, journal: Journal) -> None:
+        await journal.submit([output("a", 0, n=2), output("b", 0), output("a~branch1", 0, n=3)])
+        gone = await journal.erase(erased("a"), erased("a~branch1"))
+        assert [(e.seq, e.session) for e in gone] == [(4, "a"), (5, "a~branch1")]
+        assert [e.event for e in gone] == [t.SessionErased(1, 2), t.SessionErased(1, 3)]
+        assert await everything(journal) == [entry(output("b", 0), 2), *gone]
+        assert [row.session for row in await journal.sessions()] == ["b"]
+        assert journal.stats().events == 5
 
     async def test_a_failed_erasure_removes_nothing(self, house: House, journal: Journal) -> None:
         await journal.submit([output("a", 0), output("a", 1)])
@@ -417,7 +426,7 @@ class JournalContract:
         await asyncio.gather(journal.close(), journal.close())
         await journal.close()
         assert [(await future)[0] for future in futures] == [1, 2, 3, 4, 5]
-        assert (await erasing).seq == 6
+        assert [e.seq for e in await erasing] == [6]
         for waiter in waiting:
             with pytest.raises(ShutDownError):
                 await waiter

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -41,7 +41,10 @@ drafts = st.builds(
     ),
 )
 batches = st.lists(drafts, min_size=1, max_size=5)
-submissions = st.lists(st.one_of(batches, sessions), min_size=1, max_size=6)
+erasures = st.lists(sessions, min_size=1, max_size=3, unique=True).map(tuple)
+submissions = st.lists(st.one_of(batches, erasures), min_size=1, max_size=6)
+Names: TypeAlias = tuple[str, ...]
+"""Sessions that are erased together."""
 
 
 class JournalModel(RuleBasedStateMachine):
@@ -68,15 +71,15 @@ class JournalModel(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @rule(group=submissions)
-    def submit(self, group: list[list[t.Draft] | str]) -> None:
-        async def all_at_once() -> list[range | t.Entry]:
+    def submit(self, group: list[list[t.Draft] | Names]) -> None:
+        async def all_at_once() -> list[range | tuple[t.Entry, ...]]:
             futures = [self._submit(item) for item in group]
             return [await future for future in futures]
 
         assert self.run(all_at_once()) == [self._expect(item) for item in group]
 
     @rule(group=submissions)
-    def fail(self, group: list[list[t.Draft] | str]) -> None:
+    def fail(self, group: list[list[t.Draft] | Names]) -> None:
         async def in_vain() -> None:
             writer = self.journal._parts.writer
             await writer.run(lambda db: db.execute("PRAGMA query_only = ON"))
@@ -110,24 +113,27 @@ class JournalModel(RuleBasedStateMachine):
             mine = live[row.session]
             assert (row.events, row.last_seq, row.last_at) == (len(mine), mine[-1].seq, mine[-1].at)
 
-    def _submit(self, item: list[t.Draft] | str) -> Any:
-        if isinstance(item, str):
-            return self.journal.erase(erased(item))
+    def _submit(self, item: list[t.Draft] | Names) -> Any:
+        if isinstance(item, tuple):
+            return self.journal.erase(*map(erased, item))
         return self.journal.submit(item)
 
-    def _expect(self, item: list[t.Draft] | str) -> range | t.Entry:
-        batch = item
-        if isinstance(batch, str):
-            gone = [entry for entry in self.model if entry.session == batch]
-            self.model = [entry for entry in self.model if entry.session != batch]
-            ids = sum(len(e.event.ids) for e in gone if isinstance(e.event, t.Prompt | t.Output))
-            batch = [erased(batch)._replace(event=t.SessionErased(len(gone), ids))]
-        made = []
-        for draft in batch:
-            self.last_seq += 1
-            made.append(t.Entry(draft.at, draft.session, draft.turn, draft.event, self.last_seq))
-        self.model += made
-        return made[0] if isinstance(item, str) else range(made[0].seq, self.last_seq + 1)
+    def _expect(self, item: list[t.Draft] | Names) -> range | tuple[t.Entry, ...]:
+        if isinstance(item, tuple):
+            return tuple(self._erased(name) for name in item)
+        seqs = [self._made(draft).seq for draft in item]
+        return range(seqs[0], seqs[-1] + 1)
+
+    def _erased(self, name: str) -> t.Entry:
+        gone = [entry for entry in self.model if entry.session == name]
+        self.model = [entry for entry in self.model if entry.session != name]
+        ids = sum(len(e.event.ids) for e in gone if isinstance(e.event, t.Prompt | t.Output))
+        return self._made(erased(name)._replace(event=t.SessionErased(len(gone), ids)))
+
+    def _made(self, draft: t.Draft) -> t.Entry:
+        self.last_seq += 1
+        self.model.append(t.Entry(draft.at, draft.session, draft.turn, draft.event, self.last_seq))
+        return self.model[-1]
 
 
 JournalModel.TestCase.settings = settings(

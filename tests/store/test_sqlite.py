@@ -107,7 +107,7 @@ async def test_a_seq_is_never_given_twice_even_when_the_newest_entries_are_erase
     path = tmp_path / "shadow.db"
     journal = await SqliteJournal.open(path)
     await journal.submit([output("a", n) for n in range(5)])
-    assert (await journal.erase(erased("a"))).seq == 6
+    assert (await journal.erase(erased("a")))[0].seq == 6
     await journal.close()
     journal = await SqliteJournal.open(path)
     assert list(await journal.submit([output("a", 0)])) == [7]
