@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -12,16 +12,13 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from shadow_reader.bounds import Bound
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.types import Entry
-from shadow_reader.shadow.erasures import Erasures
-from shadow_reader.shadow.mover import Mover
-from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
 from tests.fake_snapshots import FakePinned
-from tests.fakes import FakeEngine, FlakyJournal, InlineDevice, all_entries
-from tests.shadow.rig import Rig, quiet
+from tests.fakes import FakeEngine, FlakyJournal, all_entries
+from tests.shadow.disk_rig import DiskRig
+from tests.shadow.rig import quiet
 from tests.store.snapshot_disk import TestDisk
 
 T = TypeVar("T")
@@ -30,29 +27,25 @@ STRIDES = pytest.mark.parametrize("stride", [12, pytest.param(1, marks=pytest.ma
 """Every twelfth moment by default, every one in the long run."""
 
 CAP_UNITS = 14
-DISK_BYTES = 1 << 20
 DISK_S = 0.02
-TTL_S = 48 * 3600.0
 
 
 @dataclass
-class MovingRig(Rig):
-    """The rig with a mover over a real folder.
+class MovingRig(DiskRig):
+    """The rig over a disk that can be made to fail.
 
     Attributes:
-        root: of the snapshots. disk: their file system.
         pins: every pin that was taken.
     """
 
-    root: Path = field(kw_only=True)
-    disk_bytes: int = DISK_BYTES
-    ttl_s: float = TTL_S
     disk: TestDisk = field(init=False)
+    disk_s: float = DISK_S
     pins: list[FakePinned] = field(default_factory=list)
-    moving: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
+        self.disk = TestDisk(self.root, self.disk_bytes)
         super().__post_init__()
+        self.disk.steps.clear()
         pin = self.engine.pin
 
         @wraps(pin)
@@ -63,53 +56,6 @@ class MovingRig(Rig):
             return found
 
         vars(self.engine).update(pin=pinned)
-        self.disk = TestDisk(self.root, self.disk_bytes)
-        self.disk_thread = InlineDevice(DISK_S)
-        limits = SnapshotLimits(self.disk_bytes, self.ttl_s)
-        self.store = FileSnapshots.open(self.root, limits=limits, clock=self.clock, disk=self.disk)
-        self.disk.steps.clear()
-        self.mover = Mover(
-            engine=self.engine,
-            device=self.device,
-            disk=self.disk_thread,
-            store=self.store,
-            lease=self.lease,
-            clock=self.clock,
-            roster=self.reader.roster,
-            line=self.line,
-            turns_block=self.turns_block,
-            wake=self.reader.wake,
-        )
-        self.reader.move_with(self.mover)
-        self.erasures = Erasures(self.sessions, self.line, Bound("erasures", 8))
-        self.erasures.forget = self.reader.forget
-
-    def start(
-        self, drive: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]] | None = None
-    ) -> MovingRig:
-        """As the runtime does it; ``drive`` goes around the mover's loop."""
-        run = self.mover.run()
-        self.moving = asyncio.create_task(run if drive is None else drive(run), name="mover")
-        super().start()
-        return self
-
-    async def stop(self) -> None:
-        """As the runtime does it: everything in memory goes to the disk."""
-        await super().stop()
-        await self.kill_mover()
-        await self.mover.spill_all(lambda _progress: None)
-        self.store.close()
-
-    async def kill_mover(self) -> None:
-        """End the mover's task, wherever it is."""
-        assert self.moving is not None
-        self.moving.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.moving
-
-    async def erase(self, session: str) -> None:
-        """As the runtime does it."""
-        await self.erasures.erase(session)
 
     async def store_erased(self, session: str) -> None:
         """What a client does whose erasure failed at the disk: say it again."""

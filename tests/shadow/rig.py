@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
@@ -43,6 +43,16 @@ QUESTION = [5, 6, 7]
 
 Deed: TypeAlias = tuple[str | int, ...]
 """Something that the engine did to a session: what, and where."""
+
+
+def ids(count: int, seed: int = 0) -> list[int]:
+    """Ids that differ between seeds at every place."""
+    return [(7 * place + seed) % 900 for place in range(count)]
+
+
+def units(count: int) -> int:
+    """What a state of so many chunks takes, with its prompt's checkpoint."""
+    return count + 2
 
 
 class CountingReader(Reader):
@@ -88,7 +98,7 @@ class Rig:
         self.sessions.on_change = self.reader.wake
         self.line.wake = self.reader.wake
 
-    def start(self) -> Rig:
+    def start(self) -> Self:
         self.task = asyncio.create_task(self.reader.run(self.journal))
         return self
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,23 +14,17 @@ import pytest
 
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events import types as t
-from shadow_reader.shadow.mover import RESTORING, Mover, SpillProgress
+from shadow_reader.shadow.mover import RESTORING, SpillProgress
 from shadow_reader.store.snapshots.disk import Disk
-from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
-from tests.fakes import GRID, FakeEngine, InlineDevice, settle, virtual
-from tests.shadow.rig import CHUNK_S, Rig, quiet
-
-CAP = 1 << 20
-
-
-def ids(count: int, seed: int = 0) -> list[int]:
-    """Ids that differ between seeds at every place."""
-    return [(7 * place + seed) % 900 for place in range(count)]
-
-
-def units(count: int) -> int:
-    """What a state of so many chunks takes, with its prompt's checkpoint."""
-    return count + 2
+from tests.fakes import GRID, FakeEngine, settle, virtual
+from tests.shadow.disk_rig import (
+    DiskRig,
+    engine_for_two,
+    on_disk,
+    read_in_turn,
+    two_and_one_more,
+)
+from tests.shadow.rig import CHUNK_S, Rig, ids, quiet, units
 
 
 class FaultyDisk(Disk):
@@ -45,86 +38,9 @@ class FaultyDisk(Disk):
         return super().write(descriptor, data)
 
 
-@dataclass
-class DiskRig(Rig):
-    """A rig with a disk, whose jobs take ``disk_s``."""
-
-    folder: Path = Path("never")
-    disk_s: float = 0.0
-    cap_bytes: int = CAP
-    files: FaultyDisk = field(default_factory=FaultyDisk)
-    moving: asyncio.Task[None] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.disk = InlineDevice(self.disk_s)
-        limits = SnapshotLimits(self.cap_bytes, 3600.0)
-        self.store = FileSnapshots.open(
-            self.folder, limits=limits, clock=self.clock, disk=self.files
-        )
-        self.mover = Mover(
-            engine=self.engine,
-            device=self.device,
-            disk=self.disk,
-            store=self.store,
-            lease=self.lease,
-            clock=self.clock,
-            roster=self.reader.roster,
-            line=self.line,
-            turns_block=self.turns_block,
-            wake=self.reader.wake,
-        )
-        self.reader.move_with(self.mover)
-
-    def start(self) -> DiskRig:
-        super().start()
-        self.moving = asyncio.create_task(self.mover.run())
-        return self
-
-    async def stop(self) -> None:
-        """As the runtime does it, but for the spilling."""
-        await super().stop()
-        await self.stop_moving()
-
-    async def stop_moving(self) -> None:
-        """The rest of it."""
-        assert self.moving is not None
-        self.moving.cancel()
-        await asyncio.gather(self.moving, return_exceptions=True)
-        assert all(not restore.units for restore in self.engine.restores)
-        self.store.close()
-
-    @property
-    def snapshots(self) -> int:
-        return self.store.stats().sessions
-
-    def assert_alone(self, *sessions: str) -> None:
-        """These have a state, and no other."""
-        assert set(self.engine.states) == set(sessions)
-
-
-@contextmanager
-def on_disk(**more: Any) -> Iterator[DiskRig]:
-    """A started rig over a folder that goes away."""
-    with TemporaryDirectory() as folder:
-        yield DiskRig(folder=Path(folder) / "snapshots", **more)
-
-
-async def two_and_one_more(rig: DiskRig) -> None:
-    """Sessions a, b and c, of which two fit; a is spilled."""
-    rig.start()
-    for seed, name in enumerate("abc"):
-        await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-        await quiet(10)
-    rig.assert_alone("b", "c")
-
-
-TWO = 2 * units(10)
-
-
 @virtual
 async def test_what_makes_room_is_spilled_and_comes_back_when_it_is_fed() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO + 2)) as rig:
+    with on_disk(engine=engine_for_two(2)) as rig:
         await two_and_one_more(rig)
         (spill,) = await rig.events("a", t.Spill)
         assert (spill.position, spill.kept) == (10 * GRID, False)
@@ -148,7 +64,7 @@ async def test_what_makes_room_is_spilled_and_comes_back_when_it_is_fed() -> Non
 
 @virtual
 async def test_a_question_brings_it_back_too() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO + 1)) as rig:
+    with on_disk(engine=engine_for_two(1)) as rig:
         await two_and_one_more(rig)
         before = rig.engine.chunks("a")
         for wait in ("now", "fresh"):
@@ -199,7 +115,7 @@ def test_a_refused_snapshot_is_named_removed_and_read_from_the_journal(
 ) -> None:
     @virtual
     async def refused() -> None:
-        with on_disk(engine=FakeEngine(cap=TWO)) as rig:
+        with on_disk(engine=engine_for_two()) as rig:
             await two_and_one_more(rig)
             find = rig.store.find
             rig.store.find = lambda session: change(rig, find(session))  # type: ignore[method-assign]
@@ -220,11 +136,8 @@ def test_a_refused_snapshot_is_named_removed_and_read_from_the_journal(
 
 @virtual
 async def test_who_is_heard_of_while_it_is_spilled_stays() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO), disk_s=5.0) as rig:
-        rig.start()
-        for seed, name in enumerate("ab"):
-            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-            await quiet(60)
+    with on_disk(engine=engine_for_two(), disk_s=5.0) as rig:
+        await read_in_turn(rig, "ab", 60)
         await rig.whole_turn("c", ids(10 * GRID, 2), "t1")
         await quiet(12)  # "a" is on its way to the disk
         assert "a" in rig.engine.states
@@ -242,7 +155,8 @@ async def test_who_is_heard_of_while_it_is_spilled_stays() -> None:
 @virtual
 async def test_others_are_read_and_asked_while_one_comes_back() -> None:
     with on_disk(engine=FakeEngine(cap=3 * units(10) + 4), disk_s=5.0) as rig:
-        await two_and_one_more_of_three(rig)
+        await read_in_turn(rig, "abcd", 60)
+        rig.assert_alone("b", "c", "d")
         await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
         await asyncio.sleep(1)
         assert rig.reader.roster.notes("a").moving == RESTORING
@@ -256,23 +170,16 @@ async def test_others_are_read_and_asked_while_one_comes_back() -> None:
         await rig.stop()
 
 
-async def two_and_one_more_of_three(rig: DiskRig) -> None:
-    rig.start()
-    for seed, name in enumerate("abcd"):
-        await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-        await quiet(60)
-    rig.assert_alone("b", "c", "d")
-
-
 @virtual
 async def test_a_full_disk_costs_the_state_of_who_makes_room_and_nothing_else() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO)) as rig:
-        rig.files.full = True
+    disk = FaultyDisk()
+    with on_disk(engine=engine_for_two(), disk=disk) as rig:
+        disk.full = True
         await two_and_one_more(rig)
         assert await rig.events("a", t.Spill) == []
         assert await rig.events("a", t.Dropped) == [t.Dropped("cap", 10 * GRID)]
-        assert rig.snapshots == 0
-        rig.files.full = False
+        assert rig.store.stats().sessions == 0
+        disk.full = False
         await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
         await quiet()
         rig.assert_exact("a")
@@ -284,11 +191,11 @@ async def test_a_full_disk_costs_the_state_of_who_makes_room_and_nothing_else() 
 
 @virtual
 async def test_where_an_old_and_a_new_snapshot_do_not_fit_together_the_old_one_goes() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO)) as first:
+    with on_disk(engine=engine_for_two()) as first:
         await two_and_one_more(first)
         size = first.store.stats().bytes
         await first.stop()
-    with on_disk(engine=FakeEngine(cap=units(12)), cap_bytes=size + size // 2) as rig:
+    with on_disk(engine=FakeEngine(cap=units(12)), disk_bytes=size + size // 2) as rig:
         rig.start()
         for turn in range(4):
             await rig.whole_turn("ab"[turn % 2], ids(9 * GRID + turn * GRID // 2), f"t{turn}")
@@ -301,11 +208,8 @@ async def test_where_an_old_and_a_new_snapshot_do_not_fit_together_the_old_one_g
 @virtual
 async def test_erasing_at_any_moment_of_a_move_leaves_nothing() -> None:
     for moment in range(40):
-        with on_disk(engine=FakeEngine(cap=TWO), disk_s=0.3) as rig:
-            rig.start()
-            for seed, name in enumerate("abc"):
-                await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-                await quiet(1)
+        with on_disk(engine=engine_for_two(), disk_s=0.3) as rig:
+            await read_in_turn(rig, "abc", 1)
             await rig.whole_turn("a", ids(10 * GRID + 1), "t2")  # comes back, and pushes b out
             await asyncio.sleep(0.1 * moment)
             for name in "ab":
@@ -324,11 +228,8 @@ async def test_erasing_at_any_moment_of_a_move_leaves_nothing() -> None:
 @virtual
 async def test_law_5_holds_while_states_are_moved() -> None:
     for moment in range(30):
-        with on_disk(engine=FakeEngine(cap=TWO), turns_block=False, disk_s=0.04) as rig:
-            rig.start()
-            for seed, name in enumerate("abc"):
-                await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-                await quiet(3)
+        with on_disk(engine=engine_for_two(), turns_block=False, disk_s=0.04) as rig:
+            await read_in_turn(rig, "abc", 3)
             await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
             await asyncio.sleep(0.0511 * moment)
             began = rig.clock.monotonic()
@@ -341,11 +242,8 @@ async def test_law_5_holds_while_states_are_moved() -> None:
 
 @virtual
 async def test_nothing_is_moved_while_a_turn_runs() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO), disk_s=0.3) as rig:
-        rig.start()
-        for seed, name in enumerate("abc"):
-            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-            await quiet(1)
+    with on_disk(engine=engine_for_two(), disk_s=0.3) as rig:
+        await read_in_turn(rig, "abc", 1)
         await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
         await asyncio.sleep(0.7)
         await rig.prompt("d", ids(3), "t1")
@@ -361,7 +259,7 @@ async def test_nothing_is_moved_while_a_turn_runs() -> None:
 
 @virtual
 async def test_a_session_that_cannot_come_back_for_want_of_room_is_told_and_tried_again() -> None:
-    with on_disk(engine=FakeEngine(cap=TWO)) as rig:
+    with on_disk(engine=engine_for_two()) as rig:
         await two_and_one_more(rig)
         rig.engine.cap = units(5)
         (refused,) = await settle(rig.ask("a"))
@@ -378,10 +276,7 @@ async def test_a_session_that_cannot_come_back_for_want_of_room_is_told_and_trie
 @virtual
 async def test_at_the_end_every_state_is_spilled_the_newest_first() -> None:
     with on_disk() as rig:
-        rig.start()
-        for seed, name in enumerate("abc"):
-            await rig.whole_turn(name, ids(10 * GRID, seed), "t1")
-            await quiet(10)
+        await read_in_turn(rig, "abc", 10)
         await Rig.stop(rig)
         told: list[SpillProgress] = []
         seen = rig.journal.stats().last_seq
@@ -390,20 +285,19 @@ async def test_at_the_end_every_state_is_spilled_the_newest_first() -> None:
         assert told == [SpillProgress(done, 3) for done in range(4)]
         spilled = [e.session async for e in rig.journal.entries(after=seen, kinds=["spill"])]
         assert spilled == ["c", "b", "a"]
-        assert rig.snapshots == 3
-        await rig.stop_moving()
+        assert rig.store.stats().sessions == 3
+        await rig.kill_mover()
+        rig.store.close()
 
 
 @virtual
 async def test_a_new_process_finds_what_the_old_one_spilled() -> None:
     with TemporaryDirectory() as folder:
-        one = DiskRig(folder=Path(folder) / "snapshots").start()
+        one = DiskRig(root=Path(folder) / "snapshots").start()
         await one.whole_turn("a", ids(10 * GRID), "t1")
         await quiet(10)
-        await Rig.stop(one)
-        await one.mover.spill_all(lambda _progress: None)
-        await one.stop_moving()
-        two = DiskRig(folder=Path(folder) / "snapshots", journal=one.journal).start()
+        await one.stop()
+        two = DiskRig(root=Path(folder) / "snapshots", journal=one.journal).start()
         await quiet()
         two.assert_exact("a")
         assert two.engine.chunks() == 0
@@ -442,7 +336,7 @@ async def test_older_checkpoints_give_way_to_a_restore_before_another_session_do
 async def test_a_snapshot_of_a_session_that_the_journal_does_not_have_goes_at_the_start() -> None:
     """The process was killed between the journal's erasure and the snapshot's."""
     with TemporaryDirectory() as folder:
-        one = DiskRig(folder=Path(folder) / "snapshots").start()
+        one = DiskRig(root=Path(folder) / "snapshots").start()
         for seed, name in enumerate(("kept", "erased", "opened again")):
             await one.whole_turn(name, ids(10 * GRID, seed), "t1")
             await quiet(10)
@@ -451,8 +345,9 @@ async def test_a_snapshot_of_a_session_that_the_journal_does_not_have_goes_at_th
         for name in ("erased", "opened again"):
             await one.sessions.erase(name)
         await one.whole_turn("opened again", ids(3), "t1")
-        await one.stop_moving()
-        two = DiskRig(folder=Path(folder) / "snapshots", journal=one.journal).start()
+        await one.kill_mover()
+        one.store.close()
+        two = DiskRig(root=Path(folder) / "snapshots", journal=one.journal).start()
         await quiet()
         assert set(two.store.sessions()) == {"kept", "opened again"}
         await two.whole_turn("opened again", ids(12 * GRID, 5), "t2")

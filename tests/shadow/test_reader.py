@@ -31,14 +31,9 @@ from tests.fakes import (
     steps,
     virtual,
 )
-from tests.shadow.rig import BURST_S, CHUNK_S, QUESTION, RECENT_SESSIONS, Rig, quiet
+from tests.shadow.rig import BURST_S, CHUNK_S, QUESTION, RECENT_SESSIONS, Rig, ids, quiet, units
 
 BURST_CHUNKS = round(BURST_S / CHUNK_S)
-
-
-def ids(count: int, seed: int = 0) -> list[int]:
-    """Ids that differ between seeds at every place."""
-    return [(7 * place + seed) % 900 for place in range(count)]
 
 
 # -- following ---------------------------------------------------------------------------------
@@ -582,11 +577,6 @@ async def test_an_erased_session_s_name_used_again_at_once_is_a_new_session() ->
 
 
 # -- memory ------------------------------------------------------------------------------------
-
-
-def units(count: int) -> int:
-    """What a state of so many chunks takes, with its prompt's checkpoint."""
-    return count + 2
 
 
 @virtual

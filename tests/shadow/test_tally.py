@@ -14,7 +14,7 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.tally import Histogram, Tally
 from tests.events.samples import SAMPLES
 from tests.fakes import GRID, FlakyJournal, script, steps, virtual
-from tests.shadow.rig import CHUNK_S, Rig, quiet
+from tests.shadow.rig import CHUNK_S, Rig, ids, quiet
 
 
 def drafts(*events: t.Event) -> list[t.Draft]:
@@ -97,7 +97,7 @@ async def test_a_run_of_outputs_counts_as_its_outputs_do() -> None:
 @virtual
 async def test_chunks_are_counted_when_they_are_read_and_stay_when_the_session_goes() -> None:
     rig = Rig().start()
-    await rig.whole_turn("s", [7] * (3 * GRID + 1), "t1")
+    await rig.whole_turn("s", ids(3 * GRID + 1), "t1")
     await quiet()
     await rig.erase("s")
     tally = rig.sessions.tally
@@ -110,7 +110,7 @@ async def test_chunks_are_counted_when_they_are_read_and_stay_when_the_session_g
 @virtual
 async def test_chunks_that_a_question_waits_for_have_their_own_window() -> None:
     rig = Rig()
-    await rig.whole_turn("s", [7] * (2 * GRID), "t1")
+    await rig.whole_turn("s", ids(2 * GRID), "t1")
     asking = rig.ask("s")
     await steps()
     rig.start()
