@@ -36,6 +36,7 @@ from tests.fakes import (
 
 CHUNK_S = 0.1
 BURST_S = 2.0
+BURST_CHUNKS = round(BURST_S / CHUNK_S)
 RECENT_SESSIONS = 32
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=8)
 QUESTION = [5, 6, 7]
@@ -316,3 +317,15 @@ def check_answer(answer: t.Answer, versions: Sequence[Ids]) -> None:
 async def quiet(seconds: float = 600.0) -> None:
     """Let everything that is to happen happen."""
     await asyncio.sleep(seconds)
+
+
+class refuse:  # noqa: N801  # used like a function
+    """Let the engine's method raise RuntimeError, the ``count`` first times."""
+
+    def __init__(self, method: str, count: int = 1, session: str = "s") -> None:
+        self.method, self.left, self.session = method, count, session
+
+    def __call__(self, method: str, session: str) -> None:
+        if method == self.method and session == self.session and self.left:
+            self.left -= 1
+            raise RuntimeError(f"the device said no to {method}")

@@ -1,67 +1,35 @@
-"""Questions: how they are written, who may ask what, and that each one ends exactly once."""
+"""Questions: how they are written for the model, and which are none."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadow_reader.clock import ManualClock
-from shadow_reader.errors import (
-    AskTimeoutError,
-    BusyError,
-    InvalidInputError,
-    JournalError,
-    NotFoundError,
-    ShadowError,
-    ShutDownError,
-    TooLargeError,
-    VocabularyError,
-)
+from shadow_reader.errors import InvalidInputError, ShadowError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
-from shadow_reader.events.decide import Limits
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.jobs import fork
 from shadow_reader.shadow.plan import Waiting
-from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import (
     OpenQuestion,
-    Reply,
     check_choices,
     closing_of,
     compose_question,
     make_reply,
 )
-from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.vocabulary import Vocabulary
-from tests.fakes import (
-    CONTEXT_IDS,
-    EFFORT,
-    GRID,
-    VOCABULARY,
-    FakeEngine,
-    FlakyJournal,
-    LoopClock,
-    all_entries,
-    events_of,
-    fake_vocabulary,
-    run_virtual,
-    script,
-    settle,
-    steps,
-    virtual,
-)
+from tests.fakes import GRID, VOCABULARY, FakeEngine
+from tests.shadow.desk import LIMITS, WORDS
 
-LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=256, open_questions=4)
-WORDS = fake_vocabulary()
 IM_START, IM_END = WORDS.special.im_start, WORDS.special.im_end
+
+
 NEWLINE = 10
 
 
@@ -79,9 +47,6 @@ def compose(
     return compose_question(
         question, tuple(choices), view=view_of(*known), vocabulary=vocabulary, limits=LIMITS
     )
-
-
-# -- how a question is written -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -271,366 +236,3 @@ def test_a_reply_names_the_likeliest_choice(
     assert event.probabilities == probabilities
     assert (reply.position, reply.behind) == (position, max(0, known - position))
     assert (reply.lag_ms, reply.forward_ms) == (5.0, 2.0)
-
-
-# -- the line ----------------------------------------------------------------------------------
-
-
-@dataclass
-class Desk:
-    """A line of questions over a journal in memory, with the test in the reader's place."""
-
-    journal: FlakyJournal = field(default_factory=FlakyJournal)
-    timeout_s: float = 30.0
-    woken: int = 0
-
-    def __post_init__(self) -> None:
-        clock = LoopClock()
-        self.sessions = Sessions(self.journal, clock, LIMITS, 64)
-        self.line = QuestionLine(self.sessions, clock, WORDS, self.timeout_s, self._wake)
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    async def open(self, session: str = "s") -> None:
-        await (await self.sessions.prompt(session, [1, 2], turn="t"))
-
-    def ask(self, session: str = "s", **more: Any) -> asyncio.Task[Reply]:
-        return asyncio.create_task(self.line.ask(session, "Done?", ["yes", "no"], **more))
-
-    async def answer(self, waiting: Waiting) -> bool:
-        """What the reader does with a forward's result; whether it was journaled."""
-        asked = self.line.get(waiting.question)
-        assert asked is not None
-        event, reply = make_reply(
-            asked, (0.25, 0.75), position=2, known=2, lag_ms=1.0, forward_ms=1.0
-        )
-        receipt = await self.sessions.record(waiting.session, event)
-        if receipt is None:
-            return False
-        try:
-            await receipt
-        except ShadowError as error:
-            self.line.fail(waiting.question, error)
-            return False
-        self.line.answer(waiting.question, reply)
-        return True
-
-    async def ends(self) -> dict[str, list[str]]:
-        """Every journaled question with its ends, named by their reason."""
-        found: dict[str, list[str]] = {}
-        for event in events_of(await all_entries(self.journal)):
-            if isinstance(event, t.Question):
-                assert event.question not in found
-                found[event.question] = []
-            elif isinstance(event, t.Answer):
-                found[event.question].append("answer")
-            elif isinstance(event, t.QuestionEnded):
-                found[event.question].append(event.reason)
-        return found
-
-    async def reasons(self) -> list[str]:
-        """The single end of each question."""
-        await asyncio.sleep(1000)
-        ends = await self.ends()
-        assert all(len(reasons) == 1 for reasons in ends.values()), ends
-        assert not self.line.waiting()
-        return [reasons[0] for reasons in ends.values()]
-
-
-@virtual
-async def test_a_question_joins_the_line_when_it_is_committed_and_not_before() -> None:
-    desk = Desk()
-    await desk.open()
-    desk.journal.gate.clear()
-    asking = desk.ask(wait="now")
-    await steps()
-    assert not desk.line.waiting()
-    assert not asking.done()
-    desk.journal.gate.set()
-    await steps()
-    (waiting,) = desk.line.waiting()
-    assert (waiting.session, waiting.wait, waiting.asked_s) == ("s", "now", 0.0)
-    assert desk.woken == 1
-    assert desk.line.waits_for("s")
-    assert await desk.answer(waiting)
-    reply = await asking
-    assert (reply.label, reply.letter) == ("no", "B")
-    assert await desk.reasons() == ["answer"]
-
-
-@virtual
-async def test_the_answer_is_handed_over_only_when_it_is_committed() -> None:
-    desk = Desk()
-    await desk.open()
-    asking = desk.ask()
-    await steps()
-    desk.journal.gate.clear()
-    answering = asyncio.create_task(desk.answer(*desk.line.waiting()))
-    await steps()
-    assert not asking.done()
-    desk.journal.gate.set()
-    await answering
-    await asking
-
-
-@virtual
-async def test_bad_questions_leave_nothing_behind() -> None:
-    desk = Desk()
-    await desk.open()
-    line = desk.line
-    bad: list[tuple[type[ShadowError], dict[str, Any]]] = [
-        (NotFoundError, {"session": "nobody"}),
-        (InvalidInputError, {"session": ""}),
-        (InvalidInputError, {"question": ""}),
-        (InvalidInputError, {"choices": ["a"]}),
-        (InvalidInputError, {"wait": "later"}),
-        (InvalidInputError, {"timeout_s": 0}),
-        (InvalidInputError, {"timeout_s": -1.0}),
-        (InvalidInputError, {"timeout_s": float("nan")}),
-        (InvalidInputError, {"timeout_s": 3601}),
-        (TooLargeError, {"question": [1] * (LIMITS.question_ids + 1)}),
-    ]
-    for error, change in bad:
-        call: dict[str, Any] = {"session": "s", "question": "q", "choices": ["a", "b"], **change}
-        with pytest.raises(error):
-            await line.ask(call.pop("session"), call.pop("question"), call.pop("choices"), **call)
-    assert await desk.ends() == {}
-    assert not line.waiting()
-
-
-@virtual
-async def test_who_waits_too_long_is_told_and_the_question_ends() -> None:
-    desk = Desk(timeout_s=30.0)
-    await desk.open()
-    started = asyncio.get_running_loop().time()
-    with pytest.raises(AskTimeoutError) as error:
-        await desk.ask()
-    assert asyncio.get_running_loop().time() - started == pytest.approx(30)
-    assert error.value.details["limit"] == 30
-    with pytest.raises(AskTimeoutError):
-        await desk.ask(timeout_s=0.5)
-    assert asyncio.get_running_loop().time() - started == pytest.approx(30.5)
-    assert await desk.reasons() == ["timeout", "timeout"]
-
-
-@virtual
-async def test_the_time_counts_from_the_asking_also_while_the_journal_is_slow() -> None:
-    desk = Desk(FlakyJournal(pending_limit=1))
-    await desk.open()
-    desk.journal.gate.clear()
-    await desk.sessions.prompt("other", [1])
-    asking = desk.ask(timeout_s=5.0)
-    await asyncio.sleep(4.9)
-    assert not asking.done()
-    await asyncio.sleep(0.2)
-    assert isinstance((await settle(asking))[0], AskTimeoutError)
-    desk.journal.gate.set()
-    # It never came into the journal, so there is nothing to end.
-    assert await desk.reasons() == []
-
-
-@virtual
-async def test_cancelled_at_any_moment_it_ends_once() -> None:
-    seen = Counter[str]()
-    for moment in range(14):
-        desk = Desk()
-        await desk.open()
-        asking = desk.ask()
-        await steps(moment)
-        asking.cancel()
-        (result,) = await settle(asking)
-        assert isinstance(result, asyncio.CancelledError)
-        seen.update(await desk.reasons() or ["never asked"])
-    assert set(seen) == {"never asked", "cancelled"}
-
-
-@virtual
-async def test_cancelled_while_its_answer_is_on_the_way_it_is_answered() -> None:
-    for moment in range(8):
-        desk = Desk()
-        await desk.open()
-        asking = desk.ask()
-        await steps()
-        answering = asyncio.create_task(desk.answer(*desk.line.waiting()))
-        await steps(moment)
-        asking.cancel()
-        await settle(asking, answering)
-        assert await desk.reasons() == ["answer"]
-
-
-@virtual
-async def test_giving_up_goes_on_when_the_asker_is_cancelled_again() -> None:
-    desk = Desk(FlakyJournal(pending_limit=1))
-    await desk.open()
-    asking = desk.ask(timeout_s=5.0)
-    await steps()
-    desk.journal.gate.clear()
-    await desk.sessions.prompt("other", [1])
-    await asyncio.sleep(6)  # it has timed out, and waits for room to say so
-    assert not asking.done()
-    asking.cancel()
-    (result,) = await settle(asking)
-    assert isinstance(result, asyncio.CancelledError)
-    desk.journal.gate.set()
-    assert await desk.reasons() == ["timeout"]
-
-
-@virtual
-async def test_a_question_that_the_journal_refuses_was_never_asked() -> None:
-    desk = Desk()
-    await desk.open()
-    desk.journal.fails = script([True])
-    with pytest.raises(JournalError):
-        await desk.ask()
-    assert await desk.reasons() == []
-    # The bound on open questions does not count it.
-    asking = [desk.ask(timeout_s=1.0) for _ in range(4)]
-    await steps()
-    assert len(desk.line.waiting()) == 4
-    with pytest.raises(BusyError):
-        await desk.ask()
-    await settle(*asking)
-    assert await desk.reasons() == ["timeout"] * 4
-
-
-@virtual
-async def test_an_answer_that_the_journal_refuses_is_no_answer() -> None:
-    desk = Desk()
-    await desk.open()
-    asking = desk.ask()
-    await steps()
-    desk.journal.fails = script([True])
-    assert not await desk.answer(*desk.line.waiting())
-    assert isinstance((await settle(asking))[0], JournalError)
-    assert len(await desk.reasons()) == 1
-    view = (await desk.sessions.load("s")).tentative
-    assert view is not None
-    assert not view.questions
-
-
-@virtual
-async def test_an_end_that_the_journal_refuses_comes_when_the_session_is_folded_again() -> None:
-    desk = Desk()
-    await desk.open()
-    asking = desk.ask(timeout_s=1.0)
-    await steps()
-    desk.journal.fails = script([True])
-    assert isinstance((await settle(asking))[0], AskTimeoutError), "not the journal's error"
-    assert await desk.reasons() == ["restart"]
-
-
-@virtual
-async def test_questions_of_an_erased_session_fail_and_those_of_others_do_not() -> None:
-    desk = Desk()
-    await desk.open("s")
-    await desk.open("other")
-    erased, other = desk.ask("s"), desk.ask("other")
-    await steps()
-    await desk.sessions.erase("s")
-    desk.line.fail_session("s", NotFoundError("erased"))
-    assert isinstance((await settle(erased))[0], NotFoundError)
-    (waiting,) = desk.line.waiting()
-    await desk.answer(waiting)
-    await other
-    assert await desk.reasons() == ["answer"]
-
-
-@virtual
-async def test_closing_fails_who_waits_at_every_stage_and_waits_for_their_ends() -> None:
-    for moment in range(14):
-        desk = Desk()
-        await desk.open()
-        asking = [desk.ask(), desk.ask()]
-        await steps(moment)
-        desk.line.close()
-        await desk.line.settle()
-        settled = await desk.ends()
-        with pytest.raises(ShutDownError):
-            await desk.ask()
-        results = await settle(*asking)
-        assert all(isinstance(result, ShutDownError) for result in results), moment
-        assert settled.keys() == (await desk.ends()).keys(), "asked after it was closed"
-        assert set(await desk.reasons()) <= {"failed"}
-
-
-@virtual
-async def test_closing_with_a_journal_that_is_closed_already_does_not_hang() -> None:
-    desk = Desk()
-    await desk.open()
-    asking = desk.ask()
-    await steps()
-    await desk.journal.close()
-    desk.line.close()
-    await desk.line.settle()
-    assert isinstance((await settle(asking))[0], ShutDownError)
-
-
-MOVES = st.tuples(
-    st.sampled_from(["ask", "ask", "answer", "answer", "cancel", "erase", "wait", "output"]),
-    st.integers(0, 5),
-    st.integers(0, 6),
-)
-
-
-@settings(max_examples=80 * EFFORT)
-@given(
-    moves=st.lists(MOVES, max_size=25),
-    failures=st.lists(st.sampled_from([False, False, True]), max_size=30),
-)
-def test_every_journaled_question_ends_exactly_once(
-    moves: list[tuple[str, int, int]], failures: list[bool]
-) -> None:
-    async def play() -> None:
-        desk = Desk()
-        await desk.open()
-        desk.journal.fails = script(failures)
-        asking: list[asyncio.Task[Reply]] = []
-        others: list[asyncio.Task[Any]] = []
-        for what, pick, pace in moves:
-            if what == "ask":
-                wait: Literal["fresh", "now"] = "now" if pick % 2 else "fresh"
-                asking.append(desk.ask(wait=wait, timeout_s=1.0 + pick))
-            elif what == "cancel" and asking:
-                asking[pick % len(asking)].cancel()
-            elif what == "wait":
-                await asyncio.sleep(pick)
-            else:
-                others.append(asyncio.create_task(disturb(desk, what, pick)))
-            await steps(pace)
-        for result in await settle(*asking, *others):
-            unexpected = isinstance(result, Exception) and not isinstance(result, ShadowError)
-            assert not unexpected, repr(result)
-        desk.journal.fails = script([])
-        await desk.reasons()
-        await check_replies(desk, asking)
-
-    run_virtual(play())
-
-
-async def disturb(desk: Desk, what: str, pick: int) -> None:
-    """What others do meanwhile."""
-    waiting = desk.line.waiting()
-    if what == "answer" and waiting:
-        await desk.answer(waiting[pick % len(waiting)])
-    elif what == "erase":
-        await erase(desk)
-    elif what == "output":
-        await (await desk.sessions.output("s", "t", offset=0, ids=[1] * pick))
-
-
-async def check_replies(desk: Desk, asking: list[asyncio.Task[Reply]]) -> None:
-    """Who got a reply finds it in the journal, unless the session was erased since."""
-    ends = await desk.ends()
-    for task in asking:
-        if not task.cancelled() and task.exception() is None:
-            assert ends.get(task.result().question, ["answer"]) == ["answer"]
-    for live in desk.sessions.live():
-        assert live.durable is None or not live.durable.questions
-
-
-async def erase(desk: Desk) -> None:
-    """As the runtime does it: the journal first, then whoever waits, and the name is used again."""
-    await desk.sessions.erase("s")
-    desk.line.fail_session("s", NotFoundError("erased"))
-    await desk.open()
