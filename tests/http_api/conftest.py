@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from shadow_reader.http.client import ShadowClient
 from shadow_reader.shadow.vocabulary import load_vocabulary
 from tests.http_api.fake_engine import FakeEngine
-from tests.http_api.serving import Served, serving
+from tests.http_api.serving import OUTPUT, TURNS, Served, serving
 
 
 @pytest.fixture
@@ -31,3 +32,28 @@ async def asking(tmp_path: Path, engine: FakeEngine) -> AsyncIterator[Served]:
     vocabulary = load_vocabulary("random:tiny")
     async with serving(tmp_path, engine=engine, vocabulary=vocabulary, question_ids=512) as found:
         yield found
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[ShadowClient]:
+    """Of a service without a model."""
+    async with ShadowClient(served.address.url) as found:
+        yield found
+
+
+@pytest.fixture
+async def asker(asking: Served) -> AsyncIterator[ShadowClient]:
+    """Of a service that answers."""
+    async with ShadowClient(asking.address.url) as found:
+        yield found
+
+
+@pytest.fixture
+async def fed(asking: Served) -> Served:
+    """Two sessions: s1 after a turn t0, with t1 running at 5 + 2 ids; full has 8 ids left."""
+    await asking.ok("POST", TURNS, {"turn": "t0", "ids": [1, 2, 3]})
+    await asking.ok("POST", f"{TURNS}/t0/end", {})
+    await asking.ok("POST", TURNS, {"turn": "t1", "ids": [1, 2, 3, 4, 5]})
+    await asking.ok("POST", OUTPUT, {"offset": 0, "ids": [6, 7]})
+    await asking.ok("POST", "/v1/sessions/full/turns", {"turn": "t0", "ids": [1] * 4088})
+    return asking

@@ -24,6 +24,9 @@ from shadow_reader.shadow.vocabulary import Vocabulary
 PATIENCE_S = 20.0
 BODY_BYTES = 64 * 1024
 
+TURNS = "/v1/sessions/s1/turns"
+OUTPUT = f"{TURNS}/t1/output"
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
