@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from bench.machine import Rates, measure_rates, this_machine, time_ms
-from shadow_reader.shadow.model import Qwen35, RecurrentState, load_model
 from shadow_reader.shadow.model.config import ModelConfig
+from shadow_reader.shadow.model.load import load_model
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
 from shadow_reader.shadow.model.random_weights import RandomWeights
 
 CHUNK = 512

@@ -17,7 +17,7 @@ import torch
 
 from shadow_reader.shadow.digest import LAYOUT
 from shadow_reader.shadow.engine import EngineIdentity
-from shadow_reader.shadow.model import Qwen35
+from shadow_reader.shadow.model.qwen35 import Qwen35
 
 
 def _model_code() -> str:

@@ -24,7 +24,7 @@ from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.digest import tensor_hashes
-from shadow_reader.shadow.model import RecurrentState
+from shadow_reader.shadow.model.qwen35 import RecurrentState
 from shadow_reader.shadow.pool import Page, PagePool
 
 PREFIX_BYTES: Final = 16

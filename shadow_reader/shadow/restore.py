@@ -16,7 +16,7 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
 from shadow_reader.shadow.digest import chain, joined_digest, tensor_hashes
 from shadow_reader.shadow.memory import HeldState, Memory, chunk_bytes
-from shadow_reader.shadow.model import RecurrentState
+from shadow_reader.shadow.model.qwen35 import RecurrentState
 from shadow_reader.shadow.pool import Page
 from shadow_reader.shadow.raw import from_host, is_like
 from shadow_reader.shadow.snapshot_rules import (

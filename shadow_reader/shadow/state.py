@@ -23,7 +23,7 @@ from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.digest import state_digest
 from shadow_reader.shadow.engine import Aligned, StateStats
 from shadow_reader.shadow.memory import Memory, Trail, chunk_bytes
-from shadow_reader.shadow.model import Qwen35, RecurrentState, Step
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from shadow_reader.shadow.pool import Page
 from shadow_reader.shadow.standing import Checkpoint, Standing, chained, digest_of
 

@@ -27,7 +27,9 @@ from shadow_reader.shadow.export import export_state
 from shadow_reader.shadow.giving import give_way
 from shadow_reader.shadow.identity import identify
 from shadow_reader.shadow.memory import Memory
-from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, load_model
+from shadow_reader.shadow.model.facts import least_bytes
+from shadow_reader.shadow.model.load import load_model
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
 from shadow_reader.shadow.pool import PagePool
 from shadow_reader.shadow.prefixes import PrefixPoints
 from shadow_reader.shadow.raw import host_buffer, page_lock
@@ -318,7 +320,7 @@ def build_engine(settings: Settings) -> TorchEngine:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(settings.threads or default_threads())
     model = load_model(settings.model_spec(), device=device, cache_dir=settings.cache_dir)
-    least = least_bytes(model.config, model.dtype, settings.grid_ids)
+    least = least_bytes(model.config, model.dtype.itemsize, settings.grid_ids)
     if settings.cap_bytes < least:
         raise SettingsError(
             f"cap_gb {settings.cap_gb} is {settings.cap_bytes} bytes; "
@@ -339,9 +341,3 @@ def default_threads() -> int:
     """All cores this process may use but one, which is the event loop's; one at least."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (usable or 1) - 1)
-
-
-def least_bytes(config: ModelConfig, dtype: torch.dtype, grid: int) -> int:
-    """The smallest cap under which a chunk can be read: its page, its rows, two states."""
-    rows = grid * config.row_bytes(dtype.itemsize)
-    return 2 * rows + 2 * config.state_bytes(dtype.itemsize)

@@ -19,9 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import Ids
+from shadow_reader.shadow.model.facts import least_bytes
 from shadow_reader.shadow.prefixes import Point
 from shadow_reader.shadow.spill import PinnedState
-from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
+from shadow_reader.shadow.torch_engine import TorchEngine
 from tests.shadow.expected import CUTS, Expected, Family, cut_place
 from tests.shadow.models import Watched, tripping
 from tests.shadow.snapshots import Snapshot, bring_back, copy_out
@@ -73,7 +74,7 @@ class Histories(RuleBasedStateMachine):
     def start(self, spare: int) -> None:
         config, dtype = self.model.config, self.model.dtype
         page_bytes = GRID * config.row_bytes(dtype.itemsize)
-        cap = least_bytes(config, dtype, GRID) + spare * page_bytes // 5
+        cap = least_bytes(config, dtype.itemsize, GRID) + spare * page_bytes // 5
         self.engine = TorchEngine(
             self.model, grid=GRID, cap_bytes=cap if self.tight else 1 << 28, poison=True
         )

@@ -18,10 +18,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, Step, qwen35
-from shadow_reader.shadow.model.config import FULL, LINEAR
+from shadow_reader.shadow.model import qwen35
+from shadow_reader.shadow.model.config import FULL, LINEAR, ModelConfig
 from shadow_reader.shadow.model.names import tensor_shapes
 from shadow_reader.shadow.model.parameters import ParameterBuilder, Parameters
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from shadow_reader.shadow.model.random_weights import random_tensor
 
 SMALL: Final = ModelConfig(

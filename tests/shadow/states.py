@@ -12,7 +12,7 @@ from safetensors.torch import load
 
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.memory import HeldState
-from shadow_reader.shadow.model import Qwen35
+from shadow_reader.shadow.model.qwen35 import Qwen35
 from shadow_reader.shadow.standing import Standing
 from shadow_reader.shadow.torch_engine import TorchEngine
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
-from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
+from shadow_reader.shadow.model.facts import least_bytes
+from shadow_reader.shadow.torch_engine import TorchEngine
 from tests.shadow.models import MINIMAL, SMALL, Fake, small_model
 from tests.shadow.states import (
     GIB,
@@ -144,7 +145,7 @@ def test_case_29_under_any_cap_checkpoints_give_way_and_the_peak_stays_below(
 ) -> None:
     """Every session gets on as long as its own rows and state fit beside the others'."""
     model = Fake()
-    cap_bytes = least_bytes(MINIMAL, torch.float32, GRID) + spare_states * STATE
+    cap_bytes = least_bytes(MINIMAL, torch.float32.itemsize, GRID) + spare_states * STATE
     engine = TorchEngine(model, grid=GRID, cap_bytes=cap_bytes, poison=True)
     known = {name: make_ids(8 * GRID, seed) for seed, name in enumerate("abcd")}
     heard = list[str]()

@@ -7,7 +7,7 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.shadow import memory as memory_module
 from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.memory import HeldState, Memory, chunk_bytes
-from shadow_reader.shadow.model import RecurrentState
+from shadow_reader.shadow.model.qwen35 import RecurrentState
 from shadow_reader.shadow.pool import Page, PagePool
 from tests.shadow.states import joined, make_ids
 

@@ -12,7 +12,8 @@ import torch
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.job_thread import JobThread
-from shadow_reader.shadow.torch_engine import TorchEngine, least_bytes
+from shadow_reader.shadow.model.facts import least_bytes
+from shadow_reader.shadow.torch_engine import TorchEngine
 from tests.shadow.models import SMALL, Fake, Watched, small_model
 from tests.shadow.states import (
     GIB,
@@ -221,7 +222,7 @@ async def test_case_28_a_fork_answered_then_one_cancelled_half_way() -> None:
 def test_case_29_four_sessions_of_six_checkpoints_under_a_small_cap(spare_states: int) -> None:
     model = small_model()
     state_bytes = SMALL.state_bytes(4)
-    cap_bytes = least_bytes(SMALL, torch.float32, 64) + spare_states * state_bytes
+    cap_bytes = least_bytes(SMALL, torch.float32.itemsize, 64) + spare_states * state_bytes
     engine = make_engine(model, cap_bytes=cap_bytes)
     known = {name: make_ids(7 * 64, seed) for seed, name in enumerate("abcd")}
     refused = 0

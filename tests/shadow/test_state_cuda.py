@@ -13,7 +13,7 @@ from safetensors.torch import load
 from shadow_reader.config import Settings
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.digest import CHAIN_START, chain, state_digest, tensor_hash
-from shadow_reader.shadow.model import load_model
+from shadow_reader.shadow.model.load import load_model
 from shadow_reader.shadow.torch_engine import TorchEngine, build_engine
 from tests.shadow.histories import Histories
 from tests.shadow.models import Watched, small_model

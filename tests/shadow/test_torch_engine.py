@@ -14,9 +14,10 @@ from shadow_reader.config import Settings
 from shadow_reader.errors import ModelError, OutOfRoomError, SettingsError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.shadow.engine import Aligned, Engine
-from shadow_reader.shadow.model import load_model
-from shadow_reader.shadow.model.random_weights import SHAPES
-from shadow_reader.shadow.torch_engine import TorchEngine, build_engine, least_bytes
+from shadow_reader.shadow.model.facts import least_bytes
+from shadow_reader.shadow.model.load import load_model
+from shadow_reader.shadow.model.published import SHAPES
+from shadow_reader.shadow.torch_engine import TorchEngine, build_engine
 from tests.shadow.models import SMALL, Fake, Watched, small_model, tripping
 from tests.shadow.states import (
     GIB,
@@ -304,7 +305,7 @@ def test_a_session_costs_its_rows_and_its_states(name: str) -> None:
     row, state = config.row_bytes(2), config.state_bytes(2)
     if name == "0.8B":
         assert (row, state) == (12_288, 18 * (16 * 128 * 128 * 4 + 6144 * 3 * 2))
-    assert least_bytes(config, torch.bfloat16, 512) == 2 * 512 * row + 2 * state
+    assert least_bytes(config, torch.bfloat16.itemsize, 512) == 2 * 512 * row + 2 * state
 
 
 def test_a_session_of_100_000_ids_takes_what_was_computed() -> None:
@@ -349,7 +350,7 @@ def test_build_engine_follows_the_settings(tmp_path: Path) -> None:
 
 
 def test_build_engine_refuses_a_cap_that_holds_no_chunk(tmp_path: Path) -> None:
-    least = least_bytes(SHAPES["tiny"], torch.float32, 512)
+    least = least_bytes(SHAPES["tiny"], torch.float32.itemsize, 512)
     with pytest.raises(SettingsError, match="cap_gb") as refused:
         build_engine(settings_of(tmp_path, cap_gb=(least - 1) / GIB))
     assert refused.value.details == {"key": "cap_gb", "found": least - 1, "limit": least}

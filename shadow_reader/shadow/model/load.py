@@ -11,8 +11,9 @@ import torch
 from shadow_reader.errors import ModelError
 from shadow_reader.shadow.model.hash_cache import HashCache, files_key
 from shadow_reader.shadow.model.parameters import ParameterBuilder, Read
+from shadow_reader.shadow.model.published import PREFIX
 from shadow_reader.shadow.model.qwen35 import Qwen35
-from shadow_reader.shadow.model.random_weights import PREFIX, RandomWeights
+from shadow_reader.shadow.model.random_weights import RandomWeights
 from shadow_reader.shadow.model.weights_file import WeightsFile
 from shadow_reader.shadow.model.weights_hash import WeightsHash
 

@@ -2,7 +2,8 @@
 
 Names, shapes and dtypes are compared both ways with what the configuration asks for; one
 ``ModelError`` lists everything that is missing, extra, misshapen or doubled. The vision tower
-and the draft head of a multimodal model are not the reader's and are passed over.
+and the draft head of a multimodal model are not the reader's and are passed over. Torch is imported
+only when a tensor is read.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from shadow_reader.errors import ModelError
 from shadow_reader.shadow.model.config import ModelConfig
 from shadow_reader.shadow.model.names import EMBED, HEAD, Shape, tensor_shapes
+
+if TYPE_CHECKING:
+    import torch
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -95,7 +98,7 @@ class WeightsFile:
         tensor = self._load(self._stored[name])
         if name == EMBED and self.config.tied and HEAD in self._stored:
             head = self._stored[HEAD]
-            if not torch.equal(self._load(head), tensor):
+            if not self._load(head).equal(tensor):
                 raise ModelError(
                     f"{head.file} has a {head.name} that differs from the embeddings, "
                     "but tie_word_embeddings is true",
@@ -182,7 +185,7 @@ def _match(path: Path, config: ModelConfig, files: Sequence[Path]) -> dict[str, 
 
 def _headers(file: Path) -> list[_Stored]:
     try:
-        with safe_open(file, framework="pt", device="cpu") as opened:
+        with safe_open(file, framework="np") as opened:  # torch need not be there for that
             entries = []
             for name in opened.keys():  # noqa: SIM118 - a safetensors handle is no mapping
                 part = opened.get_slice(name)

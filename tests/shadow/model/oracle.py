@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config, Qwen3_5TextConfig
 
-from shadow_reader.shadow.model import Qwen35, RecurrentState, qwen35
+from shadow_reader.shadow.model import qwen35
 from shadow_reader.shadow.model.parameters import LayerParameters
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
 
 VOCAB = 199
 

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from shadow_reader.shadow.model import ModelConfig, Qwen35, RecurrentState, Step
+from shadow_reader.shadow.model.config import ModelConfig
 from shadow_reader.shadow.model.names import tensor_shapes
 from shadow_reader.shadow.model.parameters import ParameterBuilder
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from shadow_reader.shadow.model.random_weights import random_tensor
 
 CONFIG = ModelConfig(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shadow_reader.shadow.model import Qwen35, load_model
+from shadow_reader.shadow.model.load import load_model
+from shadow_reader.shadow.model.qwen35 import Qwen35
 from tests.shadow.model.oracle import (
     VOCAB,
     Recorder,

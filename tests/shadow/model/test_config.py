@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model import ModelConfig
-from shadow_reader.shadow.model.random_weights import SHAPES
+from shadow_reader.shadow.model.config import ModelConfig
+from shadow_reader.shadow.model.published import SHAPES
 
 TEXT: dict[str, Any] = {
     "model_type": "qwen3_5_text",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shadow_reader.shadow.model import Qwen35, RecurrentState, Step, load_model
+from shadow_reader.shadow.model.load import load_model
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from tests.shadow.model.oracle import distance
 from tests.shadow.model.small import step_bits
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shadow_reader.shadow.model import Qwen35, RecurrentState
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
 from tests.shadow.model.oracle import distance
 from tests.shadow.model.small import bits, read_in_parts, small_model, some_ids, step_bits
 

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model import Qwen35, RecurrentState, load_model
+from shadow_reader.shadow.model.load import load_model
 from shadow_reader.shadow.model.names import tensor_shapes
-from shadow_reader.shadow.model.random_weights import SHAPES, RandomWeights, random_tensor
+from shadow_reader.shadow.model.published import SHAPES
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
+from shadow_reader.shadow.model.random_weights import RandomWeights, random_tensor
 
 TINY_HASH = "067b999a753afa62609b230cb9d5adf05f709ac4ea057db6dd6d3fde9ef46d47"
 """Changes only with the generation of the weights; a snapshot of the old ones is then refused."""
@@ -26,7 +28,7 @@ def tiny() -> Qwen35:
 
 def test_same_hash_here_and_in_another_process(tiny: Qwen35) -> None:
     code = (
-        "from shadow_reader.shadow.model import load_model;"
+        "from shadow_reader.shadow.model.load import load_model;"
         "print(load_model('random:tiny', device='cpu').weights_hash)"
     )
     root = Path(__file__).parents[3]

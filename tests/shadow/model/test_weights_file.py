@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shadow_reader.errors import ModelError
-from shadow_reader.shadow.model import load_model
 from shadow_reader.shadow.model.hash_cache import FILE
+from shadow_reader.shadow.model.load import load_model
 from tests.shadow.model.oracle import add_draft_head, multimodal_oracle, text_oracle
 
 SINGLE = "model.safetensors"
