@@ -9,7 +9,8 @@ import pytest
 from shadow_reader.errors import JournalFullError
 from shadow_reader.events.journal import Journal
 from shadow_reader.store.memory import MemoryJournal
-from tests.store.contract import House, JournalContract
+from tests.store.contract import JournalContract
+from tests.store.contract_house import House
 from tests.store.drafts import erased, output, seqs
 
 

@@ -18,7 +18,8 @@ from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.pool import ReaderPool
 from shadow_reader.store.query import PAGE_BYTES, EntryQuery, newest_seq, read_page
 from shadow_reader.store.reader import JournalReader
-from tests.store.contract import House, JournalContract
+from tests.store.contract import JournalContract
+from tests.store.contract_house import House
 from tests.store.drafts import (
     entry,
     erased,
