@@ -1,4 +1,4 @@
-"""Stand-ins whose arithmetic is cheap: an engine, a device, a vocabulary, a journal, a clock.
+"""Stand-ins whose arithmetic is cheap: an engine, a vocabulary, a clock.
 
 The engine's state is a running hash of the ids read, so two states are equal exactly when the same
 ids were read; everything else (grid, cap, checkpoints, rewinds, forks) follows ``engine.Engine``.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -25,13 +22,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import async_solipsism
 
-from shadow_reader.errors import JournalError, OutOfRoomError, ShutDownError, TooLargeError
+from shadow_reader.errors import OutOfRoomError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor
-from shadow_reader.events.types import Draft, Entry, Happened
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
-from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.snapshot_rules import (
     check_manifest,
     read_ids,
@@ -39,9 +34,6 @@ from shadow_reader.shadow.snapshot_rules import (
     restorable_position,
 )
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
-from shadow_reader.store.memory import MemoryJournal
-from shadow_reader.store.queue import Promise
-from shadow_reader.store.submission import Result, Submission
 from tests.fake_snapshots import FakePinned, FakeRestore
 
 P = ParamSpec("P")
@@ -329,46 +321,6 @@ class FakeEngine:
         self.peak = max(self.peak, self.used + units)
 
 
-class InlineDevice(JobThread):
-    """The device thread's laws without a thread: for virtual time.
-
-    A job takes ``job_s`` of the loop's time and happens at its end; jobs go one at a time, in
-    order. ``begun`` counts the jobs that got the device. ``costs`` has other times, by name.
-    """
-
-    def __init__(self, job_s: float = 0.0) -> None:
-        self.job_s = job_s
-        self.costs = {"drop": 0.0, "give_way": 0.0}
-        self.begun = 0
-        self._line = asyncio.Lock()
-        self._shut = False
-
-    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``job`` at the end of its time."""
-        if self._shut:
-            raise ShutDownError("the device thread is closed")
-        async with self._line:
-            self.begun += 1
-            cost_s = self.costs.get(getattr(job, "__name__", ""), self.job_s)
-            busy = asyncio.ensure_future(asyncio.sleep(cost_s))
-            cancelled = False
-            while not busy.done():
-                try:
-                    await asyncio.shield(busy)
-                except asyncio.CancelledError:
-                    cancelled = True
-            result = job(*args, **kwargs)
-            if cancelled:
-                raise asyncio.CancelledError
-            return result
-
-    async def close(self) -> None:
-        """Wait for the jobs that were given."""
-        self._shut = True
-        async with self._line:
-            return
-
-
 def fake_vocabulary() -> Vocabulary:
     """Bytes are ids 0 to 255; the chat's special ids lie above."""
     names = (
@@ -381,79 +333,6 @@ def fake_vocabulary() -> Vocabulary:
         ids=frozenset(range(256)),
     )
     return Vocabulary(codec, {name: 256 + i for i, name in enumerate(names)}, "fake")
-
-
-class FlakyJournal(MemoryJournal):
-    """A journal in memory whose commits fail when ``fails`` says so.
-
-    Attributes:
-        fails: asked before each commit, with its drafts.
-        commit_s: how long a commit takes.
-        gate: an unset event holds commits back.
-        cleaned: an unset event holds erasures back that are committed already, as the file's
-            journal does while another program reads it.
-        loads: how often a session was read from the journal.
-    """
-
-    def __init__(self, *, pending_limit: int = 8192, commit_s: float = 0.0) -> None:
-        super().__init__(pending_limit=pending_limit)
-        self.fails: Callable[[Sequence[Submission]], bool] = lambda _group: False
-        self.commit_s = commit_s
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.cleaned = asyncio.Event()
-        self.cleaned.set()
-        self.failed = 0
-        self.loads: Counter[str] = Counter()
-
-    def entries(self, *, session: str | None = None, **filters: Any) -> AsyncIterator[Entry]:
-        """Count the reading of whole sessions."""
-        if session is not None and not filters:
-            self.loads[session] += 1
-        return super().entries(session=session, **filters)
-
-    def erase(self, *drafts: Draft) -> Promise[tuple[Entry, ...]]:
-        """Done when the rows are gone and the file is clean."""
-        written = super().erase(*drafts)
-        promise: Promise[tuple[Entry, ...]] = Promise()
-
-        async def clean() -> None:
-            try:
-                entry = await written
-                await self.cleaned.wait()
-            except JournalError as error:
-                promise.fail(error)
-            else:
-                promise.set_result(entry)
-
-        task = asyncio.ensure_future(clean())
-        promise.add_done_callback(lambda _: task.done())
-        return promise
-
-    async def _commit(self, group: Sequence[Submission]) -> Sequence[Result]:
-        if self.commit_s:
-            await asyncio.sleep(self.commit_s)
-        await self.gate.wait()
-        if self.fails(group):
-            self.failed += 1
-            raise JournalError("the commit failed, as the test asked")
-        return await super()._commit(group)
-
-
-def script(outcomes: Sequence[bool]) -> Callable[[Sequence[Submission]], bool]:
-    """Fail the commits whose turn is True; the ones after the script succeed."""
-    left: Iterator[bool] = iter(outcomes)
-    return lambda _group: next(left, False)
-
-
-async def all_entries(journal: MemoryJournal, session: str | None = None) -> list[Entry]:
-    """Everything committed, in order."""
-    return [entry async for entry in journal.entries(session=session)]
-
-
-def events_of(drafts: Sequence[Happened]) -> list[object]:
-    """The events alone."""
-    return [draft.event for draft in drafts]
 
 
 async def settle(*awaitables: Awaitable[Any]) -> list[Any]:

@@ -14,7 +14,8 @@ from shadow_reader.config import Settings
 from shadow_reader.events import types as t
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.engine import Engine
-from tests.fakes import FakeEngine, events_of, fake_vocabulary
+from tests.fake_journal import events_of
+from tests.fakes import FakeEngine, fake_vocabulary
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -15,8 +15,9 @@ import pytest
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.types import Entry
+from tests.fake_journal import FlakyJournal, all_entries
 from tests.fake_snapshots import FakePinned
-from tests.fakes import FakeEngine, FlakyJournal, all_entries
+from tests.fakes import FakeEngine
 from tests.shadow.disk_rig import DiskRig
 from tests.shadow.rig import quiet
 from tests.store.snapshot_disk import TestDisk

@@ -10,7 +10,8 @@ import pytest
 from bench.faults_world import folder_of
 from shadow_reader.events import types as t
 from shadow_reader.events.view import MAX_CHECKPOINTS
-from tests.fakes import GRID, FakeEngine, all_entries, run_virtual
+from tests.fake_journal import all_entries
+from tests.fakes import GRID, FakeEngine, run_virtual
 from tests.faults.moving import a_rig, crowd, prompt_of
 from tests.shadow.rig import quiet
 

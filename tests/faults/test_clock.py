@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shadow_reader.events import types as t
-from tests.fakes import all_entries, run_virtual
+from tests.fake_journal import all_entries
+from tests.fakes import run_virtual
 from tests.faults.moving import MovingRig, a_rig, crowd, prompt_of
 from tests.shadow.rig import quiet
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FlakyJournal
+from tests.fake_journal import FlakyJournal
 from tests.http_api.fake_engine import GRID, FakeEngine
 from tests.http_api.serving import PATIENCE_S, Served, lines, serving, until
 

@@ -10,7 +10,7 @@ import pytest
 
 from shadow_reader.config import Settings
 from shadow_reader.shadow.vocabulary import load_vocabulary
-from tests.fakes import FlakyJournal
+from tests.fake_journal import FlakyJournal
 from tests.http_api.bare import open_feed
 from tests.http_api.fake_engine import GRID, FakeEngine
 from tests.http_api.serving import BODY_BYTES, Served, lines, serving, until

@@ -13,15 +13,8 @@ from shadow_reader.shadow.plan import Waiting
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply, make_reply
 from shadow_reader.shadow.sessions import Sessions
-from tests.fakes import (
-    CONTEXT_IDS,
-    VOCABULARY,
-    FlakyJournal,
-    LoopClock,
-    all_entries,
-    events_of,
-    fake_vocabulary,
-)
+from tests.fake_journal import FlakyJournal, all_entries, events_of
+from tests.fakes import CONTEXT_IDS, VOCABULARY, LoopClock, fake_vocabulary
 
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=256, open_questions=4)
 

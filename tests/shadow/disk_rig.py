@@ -15,7 +15,8 @@ from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.mover import Mover
 from shadow_reader.store.snapshots.disk import Disk
 from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
-from tests.fakes import GRID, FakeEngine, InlineDevice
+from tests.fake_device import InlineDevice
+from tests.fakes import GRID, FakeEngine
 from tests.shadow.rig import Rig, ids, quiet, units
 
 DISK_BYTES = 1 << 20

@@ -12,7 +12,8 @@ from shadow_reader.events.fold import fold_all
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.sessions import Accepted, Sessions
-from tests.fakes import CONTEXT_IDS, VOCABULARY, FlakyJournal, LoopClock, all_entries
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import CONTEXT_IDS, VOCABULARY, LoopClock
 
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=3)
 

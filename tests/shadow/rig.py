@@ -22,17 +22,9 @@ from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Accepted, Sessions
-from tests.fakes import (
-    CONTEXT_IDS,
-    GRID,
-    VOCABULARY,
-    FakeEngine,
-    FlakyJournal,
-    InlineDevice,
-    LoopClock,
-    all_entries,
-    fake_vocabulary,
-)
+from tests.fake_device import InlineDevice
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import CONTEXT_IDS, GRID, VOCABULARY, FakeEngine, LoopClock, fake_vocabulary
 
 CHUNK_S = 0.1
 BURST_S = 2.0

@@ -22,7 +22,8 @@ from shadow_reader.errors import (
 from shadow_reader.events import types as t
 from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.sessions import Sessions
-from tests.fakes import GRID, FakeEngine, FlakyJournal, all_entries, run_virtual, steps, virtual
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import GRID, FakeEngine, run_virtual, steps, virtual
 from tests.shadow.rig import LIMITS, Rig, quiet
 
 MAIN = [i % 900 for i in range(3, 3 + 9 * GRID)]

@@ -15,16 +15,8 @@ from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.sessions import Sessions
-from tests.fakes import (
-    CONTEXT_IDS,
-    VOCABULARY,
-    FlakyJournal,
-    LoopClock,
-    all_entries,
-    settle,
-    steps,
-    virtual,
-)
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import CONTEXT_IDS, VOCABULARY, LoopClock, settle, steps, virtual
 
 LIMITS = Limits(vocabulary=VOCABULARY, context_ids=CONTEXT_IDS, question_ids=64, open_questions=8)
 

@@ -15,8 +15,8 @@ from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import LONG_CHARS, MAX_CHARS_AN_ID
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.vocabulary import PlainCodec, Vocabulary
-from tests.fakes import VOCABULARY, LoopClock, all_entries, fake_vocabulary, settle, steps
-from tests.fakes import FlakyJournal as Journal
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import VOCABULARY, LoopClock, fake_vocabulary, settle, steps
 
 PATIENCE_S = 20.0
 LIMITS = Limits(
@@ -38,7 +38,7 @@ class Desk:
         plain = fake_vocabulary()
         codec = PlainCodec(self._encode, lambda ids: plain.decode(ids), frozenset(range(256)))
         self.loop_thread = threading.get_ident()
-        self.journal = Journal()
+        self.journal = FlakyJournal()
         self.sessions = Sessions(self.journal, LoopClock(), LIMITS, 64)
         words = Vocabulary(codec, plain.added, "gated")
         self.line = QuestionLine(self.sessions, LoopClock(), words, 30.0)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shadow_reader.errors import NotFoundError, ShadowError
 from shadow_reader.shadow.questions import Reply
-from tests.fakes import EFFORT, run_virtual, script, settle, steps
+from tests.fake_journal import script
+from tests.fakes import EFFORT, run_virtual, settle, steps
 from tests.shadow.desk import Desk
 
 MOVES = st.tuples(

@@ -18,7 +18,8 @@ from shadow_reader.errors import (
     ShutDownError,
     TooLargeError,
 )
-from tests.fakes import FlakyJournal, script, settle, steps, virtual
+from tests.fake_journal import FlakyJournal, script
+from tests.fakes import settle, steps, virtual
 from tests.shadow.desk import LIMITS, Desk
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from shadow_reader.errors import NotFoundError, ShutDownError
 from shadow_reader.events import types as t
-from tests.fakes import GRID, FlakyJournal, settle, steps, virtual
+from tests.fake_journal import FlakyJournal
+from tests.fakes import GRID, settle, steps, virtual
 from tests.shadow.rig import BURST_CHUNKS, BURST_S, CHUNK_S, RECENT_SESSIONS, Rig, ids, quiet
 
 # -- following ---------------------------------------------------------------------------------

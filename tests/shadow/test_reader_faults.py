@@ -8,7 +8,8 @@ import pytest
 
 from shadow_reader.errors import ShadowError, ShutDownError
 from shadow_reader.events import types as t
-from tests.fakes import script, settle, virtual
+from tests.fake_journal import script
+from tests.fakes import settle, virtual
 from tests.shadow.rig import Rig, ids, quiet, refuse
 
 

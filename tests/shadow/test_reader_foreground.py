@@ -8,7 +8,8 @@ from itertools import pairwise
 from shadow_reader.events import types as t
 from shadow_reader.shadow.lease import Rank
 from shadow_reader.shadow.plan import STARVED_S
-from tests.fakes import GRID, START_WALL, FlakyJournal, all_entries, virtual
+from tests.fake_journal import FlakyJournal, all_entries
+from tests.fakes import GRID, START_WALL, virtual
 from tests.shadow.rig import BURST_CHUNKS, BURST_S, CHUNK_S, Rig, ids, quiet
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shadow_reader.errors import ShadowError
 from shadow_reader.shadow.lease import Rank
-from tests.fakes import EFFORT, FakeEngine, FlakyJournal, run_virtual, script, settle, steps
+from tests.fake_journal import FlakyJournal, script
+from tests.fakes import EFFORT, FakeEngine, run_virtual, settle, steps
 from tests.shadow.rig import CHUNK_S, Rig, quiet
 
 SESSIONS = ("a", "b", "c")

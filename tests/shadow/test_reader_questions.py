@@ -9,16 +9,8 @@ import pytest
 
 from shadow_reader.errors import AskTimeoutError, NotFoundError, ShadowError, TooLargeError
 from shadow_reader.events import types as t
-from tests.fakes import (
-    CONTEXT_IDS,
-    GRID,
-    FakeEngine,
-    all_entries,
-    events_of,
-    settle,
-    steps,
-    virtual,
-)
+from tests.fake_journal import all_entries, events_of
+from tests.fakes import CONTEXT_IDS, GRID, FakeEngine, settle, steps, virtual
 from tests.shadow.rig import CHUNK_S, QUESTION, Rig, ids, quiet, refuse
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from shadow_reader.errors import JournalError, NotFoundError
-from tests.fakes import all_entries, events_of, script, settle, steps, virtual
+from tests.fake_journal import all_entries, events_of, script
+from tests.fakes import settle, steps, virtual
 from tests.shadow.house import House, settled
 
 

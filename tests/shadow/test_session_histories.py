@@ -17,18 +17,8 @@ from shadow_reader.events.fold import fold
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.sessions import Accepted
 from shadow_reader.store.submission import Erasure, Result, Submission
-from tests.fakes import (
-    CONTEXT_IDS,
-    EFFORT,
-    VOCABULARY,
-    FlakyJournal,
-    all_entries,
-    run_virtual,
-    script,
-    settle,
-    steps,
-    virtual,
-)
+from tests.fake_journal import FlakyJournal, all_entries, script
+from tests.fakes import CONTEXT_IDS, EFFORT, VOCABULARY, run_virtual, settle, steps, virtual
 from tests.shadow.house import House
 
 SESSIONS = ("a", "b")

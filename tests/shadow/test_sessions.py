@@ -16,16 +16,8 @@ from shadow_reader.errors import (
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.sessions import Accepted, Receipt
-from tests.fakes import (
-    CONTEXT_IDS,
-    FlakyJournal,
-    all_entries,
-    events_of,
-    script,
-    settle,
-    steps,
-    virtual,
-)
+from tests.fake_journal import FlakyJournal, all_entries, events_of, script
+from tests.fakes import CONTEXT_IDS, settle, steps, virtual
 from tests.shadow.house import House, settled
 
 # -- the two views -----------------------------------------------------------------------------

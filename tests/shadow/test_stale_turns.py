@@ -9,7 +9,8 @@ import pytest
 from shadow_reader.errors import ShutDownError
 from shadow_reader.events import types as t
 from shadow_reader.shadow.turn_watch import watch_turns
-from tests.fakes import FlakyJournal, all_entries, events_of, script, steps, virtual
+from tests.fake_journal import FlakyJournal, all_entries, events_of, script
+from tests.fakes import steps, virtual
 from tests.shadow.house import House, settled
 
 

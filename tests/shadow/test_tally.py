@@ -13,7 +13,8 @@ from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.shadow.tally import Histogram, Tally
 from tests.events.samples import SAMPLES
-from tests.fakes import GRID, FlakyJournal, script, steps, virtual
+from tests.fake_journal import FlakyJournal, script
+from tests.fakes import GRID, steps, virtual
 from tests.shadow.rig import CHUNK_S, Rig, ids, quiet
 
 
