@@ -27,6 +27,8 @@ BODY_BYTES = 64 * 1024
 TURNS = "/v1/sessions/s1/turns"
 OUTPUT = f"{TURNS}/t1/output"
 
+PROMPT = {"kind": "prompt", "session": "s", "turn": "t", "ids": [1, 2, 3]}
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -104,6 +106,11 @@ async def serving(
 def lines(*messages: object) -> bytes:
     """Messages as the body of a feed."""
     return b"".join(orjson.dumps(message) + b"\n" for message in messages)
+
+
+def output(offset: int, *ids: int, session: str = "s") -> dict[str, Any]:
+    """Output of the turn that ``PROMPT`` begins, as a feed's message."""
+    return {"kind": "output", "session": session, "turn": "t", "offset": offset, "ids": list(ids)}
 
 
 async def until(condition: Any, what: str) -> None:

@@ -22,7 +22,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shadow_reader.replay.records.fields import as_arguments, as_list, as_object, as_text
+from shadow_reader.replay.records.fields import (
+    as_arguments,
+    as_list,
+    as_object,
+    as_text,
+    paragraphs,
+)
 from shadow_reader.replay.records.recording import Draft, Message, Recording, ToolCall
 
 SOURCE = "claude-code"
@@ -243,8 +249,8 @@ def _assistant(draft: Draft, lines: list[_Line]) -> None:
     draft.add(
         Message(
             "assistant",
-            "\n\n".join(text for text in texts if text.strip()),
-            "\n\n".join(thought for thought in thoughts if thought.strip()),
+            paragraphs(texts),
+            paragraphs(thoughts),
             tuple(calls),
             history=lines[0].synthetic,
         )

@@ -7,6 +7,7 @@ strings anywhere, so records do hold lone surrogates, which stricter readers ref
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from shadow_reader.errors import RecordError
@@ -47,6 +48,11 @@ def as_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise _wrong(value, where, "a string")
     return value
+
+
+def paragraphs(texts: Iterable[str]) -> str:
+    """Those of the texts that say anything, a blank line between them."""
+    return "\n\n".join(text for text in texts if text.strip())
 
 
 def as_arguments(value: Any) -> dict[str, Any]:

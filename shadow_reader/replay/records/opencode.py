@@ -16,7 +16,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shadow_reader.replay.records.fields import as_arguments, as_list, as_object, as_text
+from shadow_reader.replay.records.fields import (
+    as_arguments,
+    as_list,
+    as_object,
+    as_text,
+    paragraphs,
+)
 from shadow_reader.replay.records.recording import NO_RESULT, Draft, Message, Recording, ToolCall
 
 SOURCE = "opencode"
@@ -138,8 +144,8 @@ def _step(draft: Draft, parts: list[dict[str, Any]], where: str) -> tuple[Messag
             draft.skip(f"parts of type {kind}")
     message = Message(
         "assistant",
-        "\n\n".join(text for text in texts if text.strip()),
-        "\n\n".join(thought for thought in thoughts if thought.strip()),
+        paragraphs(texts),
+        paragraphs(thoughts),
         tuple(calls),
     )
     return message, results

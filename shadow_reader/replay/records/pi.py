@@ -18,7 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shadow_reader.replay.records.fields import as_arguments, as_list, as_object, as_text
+from shadow_reader.replay.records.fields import (
+    as_arguments,
+    as_list,
+    as_object,
+    as_text,
+    paragraphs,
+)
 from shadow_reader.replay.records.recording import Draft, Message, Recording, ToolCall
 
 SOURCE = "pi"
@@ -162,8 +168,8 @@ def _assistant(draft: Draft, message: dict[str, Any], where: str) -> list[Messag
             draft.skip(f"blocks of type {kind}")
     stop = message.get("stopReason")
     failed = stop in ("error", "aborted")
-    text = "\n\n".join(text for text in texts if text.strip())
-    reasoning = "\n\n".join(thought for thought in thoughts if thought.strip())
+    text = paragraphs(texts)
+    reasoning = paragraphs(thoughts)
     if not (text or reasoning or calls):
         draft.skip("requests without an answer")
         return []
