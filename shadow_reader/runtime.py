@@ -236,14 +236,16 @@ class Runtime:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
         return session_status(live, live.durable, parts.reader.roster if parts.reader else None)
 
-    async def status(self) -> Status:
-        """How everything stands."""
+    async def status(self, *, shown: int | None = None) -> Status:
+        """How everything stands; ``shown`` sessions one by one, by default ``status_sessions``."""
         parts = self._running()
         roster = parts.reader.roster if parts.reader else None
         there = [live for live in parts.sessions.live() if live.durable is not None]
         # They came into view about in the order they were heard of: from behind it takes one look.
         newest = heapq.nlargest(
-            self.settings.status_sessions, reversed(there), key=lambda live: live.heard_s
+            self.settings.status_sessions if shown is None else shown,
+            reversed(there),
+            key=lambda live: live.heard_s,
         )
         return Status(
             state=self._state,

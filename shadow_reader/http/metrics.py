@@ -40,7 +40,8 @@ _KIND: Final = {cls: kind for kind, cls in KINDS.items()}
 
 async def get_metrics(api: Api, _request: web.Request) -> web.StreamResponse:
     """Everything worth a plot or an alert."""
-    text = metrics_text(await api.runtime.status(), api.runtime.sessions.tally, api.meter)
+    status = await api.runtime.status(shown=0)
+    text = metrics_text(status, api.runtime.sessions.tally, api.meter)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: MEDIA})
 
 
