@@ -73,6 +73,8 @@ async def test_values_after_a_known_history(asking: Served) -> None:
     assert found("journal_bytes") > found("journal_wal_bytes") > 0
     assert found("memory_cap_bytes") == 1 << 30
     assert found("memory_bytes") == found("memory_peak_bytes") == 4 * 2 * GRID
+    assert found("snapshot_cap_bytes") == asking.runtime.settings.disk_gb * 1024**3
+    assert found("snapshot_sessions") == found("spills_total") == 0
     assert found("engine_info", **engine_labels(found))
     assert found("bound_used", bound="requests") == 1, "this very look"
     assert found("bound_limit", bound="requests") == asking.runtime.settings.requests
