@@ -16,6 +16,8 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.faults_clock import under_a_jumping_clock
@@ -74,49 +76,49 @@ async def run(args: argparse.Namespace) -> Report:
     return report
 
 
+@asynccontextmanager
+async def part(
+    args: argparse.Namespace, folder: Path, nursery: Nursery, report: Report
+) -> AsyncIterator[World]:
+    """A world of its own, whose part of the report is there at the end, stuck or not."""
+    async with world(folder, nursery, seed=args.seed) as w:
+        stuck = ""
+        try:
+            yield w
+        except Stuck as error:
+            stuck = f"{error}\n{last_lines(w.log)}".rstrip()
+        report.parts.append(Part.of(w, stuck))
+
+
 async def kills(args: argparse.Namespace, folder: Path, nursery: Nursery, report: Report) -> None:
     """The kills, with proofs in between and one at the end."""
-    async with world(folder, nursery, seed=args.seed) as w:
+    async with part(args, folder, nursery, report) as w:
         w.talk(SESSIONS, seed=args.seed)
-        done, proved, stuck = 0, 0, ""
-        try:
-            while done < args.kills:
-                await kill_once(w)
-                done = sum(count for what, count in w.tally.faults.items() if is_kill(what))
-                if done >= proved + args.prove_every and done < args.kills:
-                    proved = done
-                    await prove(w)
-                progress(f"{done} kills, {w.tally.acknowledged} acknowledged")
-            await prove(w)
-        except Stuck as error:
-            stuck = f"{error}\n{last_lines(w.log)}"
-        report.parts.append(Part.of(w, stuck))
+        done = proved = 0
+        while done < args.kills:
+            await kill_once(w)
+            done = sum(count for what, count in w.tally.faults.items() if is_kill(what))
+            if done >= proved + args.prove_every and done < args.kills:
+                proved = done
+                await prove(w)
+            progress(f"{done} kills, {w.tally.acknowledged} acknowledged")
+        await prove(w)
 
 
 async def damage(args: argparse.Namespace, folder: Path, nursery: Nursery, report: Report) -> None:
     """Damage of every kind, each refused, read again and exact."""
-    async with world(folder, nursery, seed=args.seed) as w:
+    async with part(args, folder, nursery, report) as w:
         w.talk(3, seed=args.seed, cuts=0.0)
-        stuck = ""
-        try:
-            await damage_rounds(w, args.damage)
-            await prove(w)
-        except Stuck as error:
-            stuck = f"{error}\n{last_lines(w.log)}"
-        report.parts.append(Part.of(w, stuck))
+        await damage_rounds(w, args.damage)
+        await prove(w)
 
 
 async def clock(args: argparse.Namespace, folder: Path, nursery: Nursery, report: Report) -> None:
     """A server in this process whose wall clock jumps."""
-    async with world(folder, nursery, seed=args.seed) as w:
+    async with part(args, folder, nursery, report) as w:
         w.talk(3, seed=args.seed, cuts=0.0)
-        stuck = ""
-        try:
-            for _ in range(args.clock):
-                await under_a_jumping_clock(w)
-        except Stuck as error:
-            stuck = str(error)
-        report.parts.append(Part.of(w, stuck))
+        for _ in range(args.clock):
+            await under_a_jumping_clock(w)
 
 
 async def prove(w: World) -> None:
