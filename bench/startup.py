@@ -4,8 +4,9 @@
 
 The journal is filled through the store's own writer with sessions that fold: turns of a prompt, a
 first token, deltas of a few ids, an end. Then the real server starts on it, as a new process, again
-and again: the time runs from its beginning to a 200 from ``/readyz``. What a start is made
-of is timed on its own beside it. ``bench/startup_stop.py`` has the stops.
+and again: the time runs from its beginning to a 200 from ``/readyz``, from where on messages are
+taken, and on to the loaded model. What a start is made of is timed on its own beside it.
+``bench/startup_stop.py`` has the stops.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ DELTA_IDS = 4
 NEW_IDS = 60
 BATCH = 500
 RECENT = 32
+CAP_GB = 1.0
 IMPORTS = {
     "torch": "import torch",
     "the engine": "import shadow_reader.shadow.torch_engine",
@@ -145,17 +147,29 @@ def numbered(start: int, count: int) -> Ids:
 def whole_starts(folder: Path, args: argparse.Namespace) -> Iterator[Start]:
     """The real server, from its process's beginning to ``/readyz``, with and without a model."""
     for model in dict.fromkeys([args.model, ""]):
-        seconds = [until_ready(folder, model) for _ in range(args.runs)]
-        yield summary(f"to /readyz, {model or 'no model'}", seconds)
+        seconds = [one_start(folder, model) for _ in range(args.runs)]
+        yield summary(f"to /readyz, {model or 'no model'}", [ready for ready, _ in seconds])
+        if model:
+            yield summary(f"to the loaded model, {model}", [loaded for _, loaded in seconds])
 
 
-def until_ready(folder: Path, model: str) -> float:
-    """Seconds of one start."""
+def one_start(folder: Path, model: str) -> tuple[float, float]:
+    """Seconds until messages are taken, and until the model stands."""
     began = time.perf_counter()
-    with running_server(folder, {"model": model, "foreground": "lease"}) as server:
+    settings = {"model": model, "foreground": "lease", "cap_gb": CAP_GB}
+    with running_server(folder, settings) as server:
         while not is_ready(server.url):
             time.sleep(0.005)
-        return time.perf_counter() - began
+        ready = time.perf_counter() - began
+        while model and not is_loaded(server.url):
+            time.sleep(0.005)
+        return ready, time.perf_counter() - began
+
+
+def is_loaded(url: str) -> bool:
+    """Whether the model stands."""
+    with urllib.request.urlopen(f"{url}/v1/conductor/shadow/status", timeout=30) as reply:
+        return bool(json.load(reply)["slot"]["state"] == "loaded")
 
 
 def is_ready(url: str) -> bool:

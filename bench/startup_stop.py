@@ -76,6 +76,7 @@ async def _read(url: str, ids: int) -> int:
     """Feed so many ids, dealt out over the sessions, and wait until they are read."""
     choose = random.Random(ids)
     async with ShadowClient(url) as client:
+        await client.load()
         for number in range(SESSIONS if ids else 0):
             session = f"s{number}"
             prompt = [choose.randrange(1000) for _ in range(ids // SESSIONS)]

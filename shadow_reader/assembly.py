@@ -8,39 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shadow_reader.bounds import Bound, Bounds
 from shadow_reader.clock import Clock
 from shadow_reader.config import GIB, Settings
-from shadow_reader.errors import JournalError
+from shadow_reader.errors import JournalError, SettingsError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.snapshots import SnapshotStore
+from shadow_reader.reading import Snapshots, Surroundings
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.erasures import Erasures
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
-from shadow_reader.shadow.mover import Mover, SpillProgress
+from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.orphans import remove_orphans
 from shadow_reader.shadow.question_line import QuestionLine
-from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
-from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
+from shadow_reader.shadow.vocabulary import Vocabulary, check_vocabulary
+from shadow_reader.slot import REAL, Maker, Slot
 from shadow_reader.store.journal import SqliteJournal
-from shadow_reader.store.snapshots.disk import Disk
+from shadow_reader.store.snapshots.disk import Disk, plain_buffer
 from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits
+
+if TYPE_CHECKING:
+    from shadow_reader.shadow.model.config import ModelConfig
 
 QWEN_VOCABULARY: Final = 248_320
 QWEN_CONTEXT_IDS: Final = 262_144
+LEAST_ITEM_BYTES: Final = 2
+"""Of an element of the state, on the device where it takes least."""
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +56,28 @@ class Given:
     """What the caller brought; None is made from the settings."""
 
     engine: Engine | None
+    maker: Maker | None
     journal: Journal | None
     vocabulary: Vocabulary | None
     snapshots: SnapshotStore | None
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told of what.
+
+    Attributes:
+        death: why the reader died. spill: how far a spilling is. loaded: the model is there.
+    """
+
+    death: Callable[[Exception], None]
+    spill: Callable[[SpillProgress], None]
+    loaded: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that runs. ``engine`` and ``reader`` are both there, or, without a model, neither.
+    """Everything that runs.
 
     Attributes:
         changes: tells of every commit of a session.
@@ -69,9 +89,8 @@ class Parts:
     erasures: Erasures
     changes: Changes
     device: JobThread
-    engine: Engine | None
-    reader: Reader | None
-    mover: Mover | None
+    snapshots: Snapshots | None
+    slot: Slot
 
 
 async def assemble(
@@ -82,66 +101,59 @@ async def assemble(
     bounds: Bounds,
     given: Given,
     stack: AsyncExitStack,
-    on_death: Callable[[Exception], None],
-    on_spill: Callable[[SpillProgress], None],
+    told: Told,
 ) -> Parts:
     """Make, connect and start everything; ``stack`` closes it.
 
     Args:
         bounds: gets the bounds of all parts.
-        on_death: told why, should the reader die.
-        on_spill: told how far the spilling at the end is.
 
     Raises:
-        JournalError, ModelError, VocabularyError, SnapshotError: a part cannot be made.
+        JournalError, ModelError, SettingsError, VocabularyError, SnapshotError: a part cannot be
+            made.
     """
+    config = _check_model(settings, given)
     journal = given.journal or await _open_journal(settings)
     stack.push_async_callback(journal.close)
     device = JobThread()
     stack.push_async_callback(device.close)
-    engine, vocabulary = given.engine, given.vocabulary
-    if engine is None and settings.model:
-        engine = await device.run(_build_engine, settings)
-    if engine is not None:
-        stack.push_async_callback(device.run, engine.close)
-        if vocabulary is None:
-            vocabulary = await asyncio.to_thread(load_vocabulary, settings.model_spec())
-    sessions = Sessions(journal, clock, _limits(settings, engine), settings.sessions)
-    line = QuestionLine(sessions, clock, vocabulary, settings.ask_timeout_s)
+    sessions = Sessions(journal, clock, _limits(settings, given, config), settings.sessions)
+    line = QuestionLine(sessions, clock, given.vocabulary, settings.ask_timeout_s)
     changes = Changes()
-    sessions.on_change = changes.tell
-    erasing = bounds.add(Bound("erasures", settings.erasures))
-    erasures = Erasures(sessions, line, erasing)
-    reader: Reader | None = None
-    mover: Mover | None = None
-    if engine is not None:
-        await _journal_engine(journal, clock, engine)
+    erasures = Erasures(sessions, line, bounds.add(Bound("erasures", settings.erasures)))
+    slots: list[Slot] = []
+
+    def spilling(progress: SpillProgress) -> None:
+        slots[0].spilling(progress)
+        told.spill(progress)
+
+    def host_buffer(size: int) -> memoryview:
+        return slots[0].host_buffer(size) if slots else plain_buffer(size)
+
+    snapshots = await _open_snapshots(settings, given, clock, Disk(host_buffer), stack)
+    around = Surroundings(
+        settings, sessions, line, lease, clock, device, snapshots, told.death, spilling
+    )
+    slot = Slot(around, given=given.engine, maker=given.maker or REAL, on_loaded=told.loaded)
+    slots.append(slot)
+    erasures.forget = slot.forget
+
+    def changed(session: str) -> None:
+        slot.tell(session)
+        changes.tell(session)
+
+    sessions.on_change = changed
+    parts = Parts(journal, sessions, line, erasures, changes, device, snapshots, slot)
+    _list_bounds(bounds, settings, parts)
+    if given.engine or settings.model:
         stack.push_async_callback(_journal_stop, journal, clock)
-        reader = Reader(
-            sessions=sessions,
-            engine=engine,
-            device=device,
-            lease=lease,
-            line=line,
-            clock=clock,
-            turns_block=settings.foreground == "turns",
-            burst_s=settings.burst_s,
-            recent_sessions=settings.recent_sessions,
-        )
-        erasures.forget = reader.forget
-        mover = await _make_mover(
-            settings, given, engine, device, lease, clock, reader, line, stack
-        )
-    else:
-        erasures.forget = await _make_eraser(settings, given, journal, clock, stack)
+    if snapshots is not None:
+        looking = remove_orphans(journal, snapshots.disk, snapshots.store)
+        stack.push_async_callback(_stop_task, asyncio.create_task(looking, name="orphans"))
     watching = watch_turns(sessions, settings.turn_timeout_s)
     stack.push_async_callback(_stop_task, asyncio.create_task(watching, name="turn watch"))
-    parts = Parts(journal, sessions, line, erasures, changes, device, engine, reader, mover)
-    _list_bounds(bounds, settings, parts)
-    if reader is not None:
-        if mover is not None:
-            _start_mover(parts, mover, reader, stack, on_spill, on_death)
-        _start_reader(parts, reader, stack, on_death)
+    stack.push_async_callback(slot.close)
+    await slot.start()
     return parts
 
 
@@ -154,37 +166,69 @@ async def _open_journal(settings: Settings) -> Journal:
     )
 
 
-def _build_engine(settings: Settings) -> Engine:
-    """Made on the device thread: torch keeps some of its state by thread."""
-    from shadow_reader.shadow.torch_engine import build_engine
+def _check_model(settings: Settings, given: Given) -> ModelConfig | None:
+    """Whatever can be known to be wrong before the model is loaded stops the start.
 
-    return build_engine(settings)
+    Raises:
+        ModelError: no such model. VocabularyError: nothing to make its vocabulary of.
+        SettingsError: the cap is too small to read one chunk.
+    """
+    if given.engine is not None or not settings.model:
+        return None
+    from shadow_reader.shadow.model.facts import checked_config, least_bytes
+
+    spec = settings.model_spec()
+    config = checked_config(spec)
+    if given.vocabulary is None:
+        check_vocabulary(spec)
+    least = least_bytes(config, LEAST_ITEM_BYTES, settings.grid_ids)
+    if settings.cap_bytes < least:
+        raise SettingsError(
+            f"cap_gb {settings.cap_gb} is {settings.cap_bytes} bytes; "
+            f"reading one chunk of {settings.model} takes {least} bytes and more",
+            key="cap_gb",
+            found=settings.cap_bytes,
+            limit=least,
+        )
+    return config
 
 
-def _limits(settings: Settings, engine: Engine | None) -> Limits:
+def _limits(settings: Settings, given: Given, config: ModelConfig | None) -> Limits:
+    vocabulary, context_ids = QWEN_VOCABULARY, settings.context_ids or QWEN_CONTEXT_IDS
+    if given.engine is not None:
+        vocabulary, context_ids = given.engine.vocabulary, given.engine.context_ids
+    elif config is not None:
+        vocabulary = config.vocab
+        context_ids = min(settings.context_ids or config.context, config.context)
     return Limits(
-        vocabulary=engine.vocabulary if engine else QWEN_VOCABULARY,
-        context_ids=engine.context_ids if engine else settings.context_ids or QWEN_CONTEXT_IDS,
+        vocabulary=vocabulary,
+        context_ids=context_ids,
         question_ids=settings.question_ids,
         open_questions=settings.open_questions,
         branches=min(settings.branches, settings.sessions - 1),
         branch_min=settings.branch_min_ids,
+        profiles={name: p.shadow.mode == "on" for name, p in settings.profiles.items()},
     )
 
 
 def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:
     """What is bounded by the parts themselves; each counts for itself."""
-    journal, sessions, engine = parts.journal, parts.sessions, parts.engine
+    journal, sessions, slot = parts.journal, parts.sessions, parts.slot
     stats = journal.stats()
     bounds.watch("sessions", sessions.capacity, lambda: len(sessions.live()))
     bounds.watch("pending_events", stats.pending_limit, lambda: journal.stats().pending)
     bounds.watch("pending_bytes", stats.pending_bytes_limit, lambda: journal.stats().pending_bytes)
     bounds.watch("open_questions", settings.open_questions, lambda: _most_questions(sessions))
     bounds.watch("branches", sessions.limits.branches, lambda: _most_branches(sessions))
-    if engine is not None:
-        bounds.watch("memory_bytes", engine.stats().cap_bytes, lambda: engine.stats().bytes)
-    if (mover := parts.mover) is not None:
-        bounds.watch("disk_bytes", mover.stats.cap_bytes, lambda: mover.stats.bytes)
+    if settings.model or slot.given is not None:
+        cap = slot.given.stats().cap_bytes if slot.given is not None else settings.cap_bytes
+        bounds.watch(
+            "memory_bytes",
+            cap,
+            lambda: slot.reading.engine.stats().bytes if slot.reading is not None else 0,
+        )
+    if (snapshots := parts.snapshots) is not None:
+        bounds.watch("disk_bytes", snapshots.store.stats().cap_bytes, lambda: _disk_bytes(slot))
 
 
 def _most_questions(sessions: Sessions) -> int:
@@ -198,111 +242,32 @@ def _most_branches(sessions: Sessions) -> int:
     return max([one.branches for one in sessions.live()], default=0)
 
 
-# -- the reader --------------------------------------------------------------------------------
+def _disk_bytes(slot: Slot) -> int:
+    stats = slot.disk_stats()
+    return stats.bytes if stats is not None else 0
 
 
-def _start_reader(
-    parts: Parts, reader: Reader, stack: AsyncExitStack, on_death: Callable[[Exception], None]
-) -> None:
-    def changed(session: str) -> None:
-        reader.wake(session)
-        parts.changes.tell(session)
-
-    parts.sessions.on_change = changed
-    parts.line.wake = reader.wake
-    watched = _watched("reader", reader.run(parts.journal), parts, reader, on_death)
-    task = asyncio.create_task(watched, name="shadow-reader")
-    stack.push_async_callback(_stop_reader, parts, reader, task)
-
-
-async def _watched(
-    name: str,
-    work: Coroutine[None, None, None],
-    parts: Parts,
-    reader: Reader,
-    on_death: Callable[[Exception], None],
-) -> None:
-    """Run the reader or the mover. Its death is a bug of ours: say so, and go on journaling."""
-    try:
-        await work
-    except Exception as error:
-        log.exception("the %s stopped", name)
-        reader.died = True
-        on_death(error)
-        parts.line.close()
-        reader.stop()
-        raise
-
-
-async def _stop_reader(parts: Parts, reader: Reader, task: asyncio.Task[None]) -> None:
-    """Finish the chunk in flight, and see every question ended."""
-    parts.line.close()
-    reader.stop()
-    await asyncio.gather(task, return_exceptions=True)
-    await parts.line.settle()
-
-
-# -- snapshots ---------------------------------------------------------------------------------
-
-
-async def _make_mover(
-    settings: Settings,
-    given: Given,
-    engine: Engine,
-    device: JobThread,
-    lease: Lease,
-    clock: Clock,
-    reader: Reader,
-    line: QuestionLine,
-    stack: AsyncExitStack,
-) -> Mover | None:
-    """None without a disk. A journal that was brought along has no place beside it."""
-    store = given.snapshots
-    folder = settings.snapshot_dir
-    if store is None and (folder is None or (given.journal and settings.disk == "auto")):
-        return None
+async def _open_snapshots(
+    settings: Settings, given: Given, clock: Clock, files: Disk, stack: AsyncExitStack
+) -> Snapshots | None:
+    """None without a disk. A journal that was brought along has no place beside it; without a
+    model there is only what one with a model left."""
+    folder, store = settings.snapshot_dir, given.snapshots
+    has_model = bool(given.engine or settings.model)
+    if store is None:
+        if folder is None or (given.journal and settings.disk == "auto"):
+            return None
+        if not has_model and not folder.is_dir():
+            return None
     disk = JobThread("shadow-disk")
     stack.push_async_callback(disk.close)
     if store is None:
         assert folder is not None
-        files = Disk(engine.host_buffer)
-        store = await _open_snapshots(settings, folder, disk, clock, files, stack)
-    mover = Mover(
-        engine=engine,
-        device=device,
-        disk=disk,
-        store=store,
-        lease=lease,
-        clock=clock,
-        roster=reader.roster,
-        line=line,
-        turns_block=settings.foreground == "turns",
-        wake=reader.wake,
-    )
-    reader.move_with(mover)
-    return mover
+        store = await _open_store(settings, folder, disk, clock, files, stack)
+    return Snapshots(disk, store)
 
 
-async def _make_eraser(
-    settings: Settings, given: Given, journal: Journal, clock: Clock, stack: AsyncExitStack
-) -> Callable[[str], Awaitable[None]] | None:
-    """Without a model: removes the snapshots that one with a model left; None: there are none."""
-    folder = settings.snapshot_dir
-    if given.journal or folder is None or not folder.is_dir():
-        return None
-    disk = JobThread("shadow-disk")
-    stack.push_async_callback(disk.close)
-    store = await _open_snapshots(settings, folder, disk, clock, Disk(), stack)
-    looking = asyncio.create_task(remove_orphans(journal, disk, store), name="orphans")
-    stack.push_async_callback(_stop_task, looking)
-
-    async def erase(session: str) -> None:
-        await disk.run(store.erase, session)
-
-    return erase
-
-
-async def _open_snapshots(
+async def _open_store(
     settings: Settings,
     folder: Path,
     disk: JobThread,
@@ -333,37 +298,9 @@ async def _close_stores(disk: JobThread, opened: list[SnapshotStore]) -> None:
         raise
 
 
-def _start_mover(
-    parts: Parts,
-    mover: Mover,
-    reader: Reader,
-    stack: AsyncExitStack,
-    on_spill: Callable[[SpillProgress], None],
-    on_death: Callable[[Exception], None],
-) -> None:
-    watched = _watched("mover", mover.run(), parts, reader, on_death)
-    task = asyncio.create_task(watched, name="mover")
-
-    async def stop() -> None:
-        """The reader has stopped; what it left in memory goes to the disk."""
-        await _stop_task(task)
-        if not reader.died:
-            await mover.spill_all(on_spill)
-
-    stack.push_async_callback(stop)
-
-
 async def _stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-# -- the engine in the journal -----------------------------------------------------------------
-
-
-async def _journal_engine(journal: Journal, clock: Clock, engine: Engine) -> None:
-    loaded = t.EngineLoaded(engine=engine.identity.engine, **asdict(engine.identity))
-    await journal.submit([t.Draft(clock.wall(), "", "", loaded)])
 
 
 async def _journal_stop(journal: Journal, clock: Clock) -> None:

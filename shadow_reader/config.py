@@ -24,6 +24,7 @@ from pydantic import (
 from shadow_reader.errors import SettingsError
 
 GIB: Final = 1024**3
+MAX_PROFILES: Final = 64
 ENV_PREFIX: Final = "QWEN38_SHADOW_"
 ENV_KEYS: Final[Mapping[str, str]] = {
     "MODEL": "model",
@@ -41,6 +42,30 @@ ENV_KEYS: Final[Mapping[str, str]] = {
     "TOKEN": "token",
 }
 """Environment variable (without its prefix) -> setting."""
+
+
+class ShadowProfile(BaseModel):
+    """What the shadow does for the turns of a profile.
+
+    Attributes:
+        mode: off: their sessions are journaled and not read.
+        narrator, router: nothing but off is built yet, so nothing else is taken.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["off", "on"] = "off"
+    narrator: Literal["off"] = "off"
+    router: Literal["off"] = "off"
+
+
+class Profile(BaseModel):
+    """A profile that a turn can name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shadow: ShadowProfile = ShadowProfile()
+
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -90,6 +115,8 @@ class Settings(BaseModel):
             with none of them, at most ``sessions`` - 1; 0: such a prompt replaces what was known.
         branch_min_ids: most ids that such a prompt replaces without beginning a line of its own.
         export_bytes: largest state that is handed out as a file.
+        profiles: what turns can say of themselves, by name (in TOML ``[profiles.NAME.shadow]``);
+            a turn that names none has the one called ``default``, if there is one, else it is read.
     """
 
     model_config = ConfigDict(
@@ -132,6 +159,9 @@ class Settings(BaseModel):
     branches: Annotated[int, Field(ge=0, le=16)] = 3
     branch_min_ids: Annotated[int, Field(ge=0, le=1_048_576)] = 1024
     export_bytes: Annotated[int, Field(ge=1024, le=1024 * GIB)] = GIB
+    profiles: dict[Annotated[str, Field(min_length=1, max_length=200)], Profile] = Field(
+        default_factory=dict, max_length=MAX_PROFILES
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -162,6 +192,12 @@ class Settings(BaseModel):
         if value < one:
             raise ValueError(f"{value} is less than body_bytes ({one}): no such body could come")
         return value
+
+    @property
+    def wants_model(self) -> bool:
+        """Whether to load a model: one is named, and some profile, if there are any, reads."""
+        modes = [profile.shadow.mode for profile in self.profiles.values()]
+        return bool(self.model) and (not modes or "on" in modes)
 
     @property
     def cap_bytes(self) -> int:
@@ -261,5 +297,9 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 def _problems(error: ValidationError, sources: Mapping[str, str]) -> Iterator[dict[str, str]]:
     for item in error.errors(include_url=False, include_input=False, include_context=False):
-        key = str(item["loc"][0])
-        yield {"key": key, "source": sources.get(key, "default"), "problem": item["msg"]}
+        key = ".".join(map(str, item["loc"]))
+        yield {
+            "key": key,
+            "source": sources.get(str(item["loc"][0]), "default"),
+            "problem": item["msg"],
+        }

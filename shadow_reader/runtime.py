@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from shadow_reader.assembly import Given, Parts, assemble
+from shadow_reader.assembly import Given, Parts, Told, assemble
 from shadow_reader.bounds import Bounds
 from shadow_reader.clock import Clock, SystemClock
 from shadow_reader.config import Settings
@@ -28,6 +28,7 @@ from shadow_reader.errors import AskTimeoutError, ModelError, NotFoundError, Shu
 from shadow_reader.events import types as t
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.snapshots import SnapshotStore
+from shadow_reader.reading import Reading
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
@@ -35,18 +36,22 @@ from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.questions import Reply
-from shadow_reader.shadow.reader import Reader
+from shadow_reader.shadow.roster import PROFILE_OFF, Roster
 from shadow_reader.shadow.sessions import Accepted, Erased, LiveSession, Sessions
 from shadow_reader.shadow.status import (
     NO_MODEL,
     ServiceState,
     SessionStatus,
+    SlotStatus,
     Status,
     engine_status,
     session_status,
     totals,
 )
 from shadow_reader.shadow.vocabulary import Vocabulary
+from shadow_reader.slot import Maker
+
+LOAD_S: Final = 600.0
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +62,11 @@ class Runtime:
     Args:
         settings: see ``config.Settings``.
         clock, engine, journal, vocabulary, snapshots: to bring your own; the rest is made from
-            the settings.
+            the settings. maker: makes the engine whenever the model is loaded.
 
     Attributes:
         bounds: every bound of the service, as the status shows them; also of whoever serves it.
+        on_loaded: called each time the model was loaded.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Runtime:
         *,
         clock: Clock | None = None,
         engine: Engine | None = None,
+        maker: Maker | None = None,
         journal: Journal | None = None,
         vocabulary: Vocabulary | None = None,
         snapshots: SnapshotStore | None = None,
@@ -77,7 +84,8 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.lease = Lease(self.clock)
         self.bounds = Bounds()
-        self._given = Given(engine, journal, vocabulary, snapshots)
+        self.on_loaded: Callable[[], None] = _nothing
+        self._given = Given(engine, maker, journal, vocabulary, snapshots)
         self._parts: Parts | None = None
         self._stack = AsyncExitStack()
         self._state: ServiceState = "closing"
@@ -85,10 +93,11 @@ class Runtime:
         self._started_s = 0.0
 
     async def __aenter__(self) -> Runtime:
-        """Open the journal, load the model, start the reader.
+        """Open the journal and take messages; the model is loaded beside that (``load``).
 
         Raises:
-            JournalError, ModelError, VocabularyError: nothing is left open.
+            JournalError, ModelError, SettingsError, VocabularyError, SnapshotError: nothing is
+                left open.
         """
         self._started_s = self.clock.monotonic()
         async with AsyncExitStack() as stack:
@@ -101,11 +110,11 @@ class Runtime:
                 bounds=self.bounds,
                 given=self._given,
                 stack=stack,
-                on_death=self._reader_died,
-                on_spill=self._spilling,
+                told=Told(self._reader_died, self._spilling, self._loaded),
             )
             self._parts = parts
-            self._state, self._reason = ("ready", "") if parts.reader else ("off", NO_MODEL)
+            has_model = self._given.engine is not None or self.settings.model
+            self._state, self._reason = ("ready", "") if has_model else ("off", NO_MODEL)
             self._stack = stack.pop_all()
         return self
 
@@ -143,14 +152,22 @@ class Runtime:
         keep: int | None = None,
         keep_of: str | None = None,
         router: str | None = None,
+        profile: str | None = None,
     ) -> Accepted:
         """A turn begins with the whole prompt, or with ``keep`` known ids and then ``ids``.
 
         Args:
             keep_of: the turn whose line of talk ``keep`` counts on; default: the last prompt's.
+            profile: a profile of the settings; default: the one called default, if there is one.
         """
         receipt = await self.sessions.prompt(
-            session, ids, turn=turn, keep=keep, keep_of=keep_of, router=router
+            session,
+            ids,
+            turn=turn,
+            keep=keep,
+            keep_of=keep_of,
+            router=router,
+            profile=profile,
         )
         return await receipt
 
@@ -192,9 +209,22 @@ class Runtime:
         Raises:
             ModelError: no model is loaded.
         """
-        self._reading()
-        line = self._running().line
-        return await line.ask(session, question, choices, wait=wait, timeout_s=timeout_s)
+        parts = self._running()
+        limit_s = parts.line.limit(timeout_s)
+        await self._check_profile(session)
+        asked_s = self.clock.monotonic()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._reading()
+        except TimeoutError:
+            raise AskTimeoutError(
+                f"the model was not loaded within {limit_s:g} s: {parts.slot.status().reason}",
+                field="timeout_s",
+                limit=limit_s,
+            ) from None
+        return await parts.line.ask(
+            session, question, choices, wait=wait, timeout_s=timeout_s, asked_s=asked_s
+        )
 
     async def wait_fresh(self, session: str, *, timeout_s: float | None = None) -> SessionStatus:
         """Wait until less than one chunk of the session is unread.
@@ -207,9 +237,8 @@ class Runtime:
         limit_s = self.settings.ask_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                reader = self._reading()
                 line = (await self.sessions.spoken(session)).session
-                await reader.wait_fresh(line)
+                await (await self._reading()).reader.wait_fresh(line)
         except TimeoutError:
             raise AskTimeoutError(
                 f"session {session!r} was not fresh within {limit_s:g} s",
@@ -217,7 +246,7 @@ class Runtime:
                 limit=limit_s,
             ) from None
         except ShutDownError:
-            self._reading()  # says why, if the reader died
+            self._check_alive()
             raise
         return await self._line_status(await self.sessions.load(line))
 
@@ -234,12 +263,12 @@ class Runtime:
         if live.durable is None:
             session = live.session
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
-        return session_status(live, live.durable, parts.reader.roster if parts.reader else None)
+        return session_status(live, live.durable, _roster(parts))
 
     async def status(self, *, shown: int | None = None) -> Status:
         """How everything stands; ``shown`` sessions one by one, by default ``status_sessions``."""
         parts = self._running()
-        roster = parts.reader.roster if parts.reader else None
+        roster, reading = _roster(parts), parts.slot.reading
         there = [live for live in parts.sessions.live() if live.durable is not None]
         # They came into view about in the order they were heard of: from behind it takes one look.
         newest = heapq.nlargest(
@@ -251,9 +280,10 @@ class Runtime:
             state=self._state,
             reason=self._reason,
             uptime_s=self.clock.monotonic() - self._started_s,
-            model=engine_status(parts.engine) if parts.engine else None,
+            slot=parts.slot.status(),
+            model=engine_status(reading.engine) if reading else None,
             journal=parts.journal.stats(),
-            snapshots=parts.mover.stats if parts.mover else None,
+            snapshots=parts.slot.disk_stats(),
             lease=self.lease.status(),
             limits=self.bounds.limits(),
             totals=totals(there, roster),
@@ -268,12 +298,11 @@ class Runtime:
         Raises:
             NotFoundError: no state is resident.
         """
-        self._reading()
         parts = self._running()
-        assert parts.engine is not None
+        engine = self._resident().engine
         line = (await parts.sessions.spoken(session)).session
         async with self.lease.hold(Rank.SUMMARY, "digest"):
-            found = await parts.device.run(jobs.digest, parts.engine, line)
+            found = await parts.device.run(jobs.digest, engine, line)
         if found is None:
             raise _no_state(session)
         return found
@@ -284,14 +313,13 @@ class Runtime:
         Raises:
             NotFoundError: no state is resident. TooLargeError: it passes ``export_bytes``.
         """
-        self._reading()
         parts = self._running()
-        assert parts.engine is not None
+        engine = self._resident().engine
         limit_bytes = self.settings.export_bytes
         line = (await parts.sessions.spoken(session)).session
         async with self.lease.hold(Rank.SUMMARY, "export"):
             found = await parts.device.run(
-                partial(jobs.export, parts.engine, line, limit_bytes=limit_bytes)
+                partial(jobs.export, engine, line, limit_bytes=limit_bytes)
             )
         if found is None:
             raise _no_state(session)
@@ -316,13 +344,44 @@ class Runtime:
         """Why the state is not ready; empty when it is."""
         return self._reason
 
+    # -- the model ----------------------------------------------------------------------------
+
+    async def load(self, *, timeout_s: float = LOAD_S) -> SlotStatus:
+        """Load the model in the next idle window; at once when it is loaded already.
+
+        Raises:
+            OutOfRoomError: weights and cap do not fit the free memory. ModelError: it cannot be
+                loaded, or there is none. AskTimeoutError: no idle window came in time.
+            ConflictError: somebody released it meanwhile.
+        """
+        return await self._running().slot.load(timeout_s=timeout_s)
+
+    async def release(self) -> SlotStatus:
+        """Finish the work in flight, spill every resident state, and give the model's memory back.
+
+        The next turn whose profile is read brings it back.
+
+        Raises:
+            ModelError: there is no model, or it was handed in. ConflictError: somebody loaded it
+                again meanwhile.
+        """
+        return await self._running().slot.release()
+
     def _reader_died(self, error: Exception) -> None:
         self._state, self._reason = "failed", f"the reader stopped: {error!r}"
+        self._running().line.send_away(ShutDownError(self._reason))
+
+    def _loaded(self) -> None:
+        if self._state == "failed":
+            self._state, self._reason = "ready", ""
+        self.on_loaded()
 
     def _spilling(self, progress: SpillProgress) -> None:
-        self._reason = f"closing: {progress.done} of {progress.sessions} states are spilled"
+        told = f"{progress.done} of {progress.sessions} states are spilled"
+        if self._state == "closing":
+            self._reason = f"closing: {told}"
         if progress.sessions:
-            log.info(self._reason)
+            log.info(told)
 
     async def _settle_erasures(self) -> None:
         if self._parts is not None:
@@ -333,13 +392,38 @@ class Runtime:
             raise ShutDownError("the runtime is not running: use it in an `async with` block")
         return self._parts
 
-    def _reading(self) -> Reader:
-        reader = self._running().reader
-        if reader is None:
-            raise ModelError(NO_MODEL, field="model")
+    async def _reading(self) -> Reading:
+        """What reads, once it does."""
+        self._check_alive()
+        return await self._running().slot.ready()
+
+    def _resident(self) -> Reading:
+        """What reads now: without it no state is resident."""
+        self._check_alive()
+        slot = self._running().slot
+        if slot.reading is None:
+            raise ModelError(slot.status().reason, field="model", state=slot.status().state)
+        return slot.reading
+
+    async def _check_profile(self, session: str) -> None:
+        view = (await self.sessions.spoken(session)).tentative
+        if view is not None and view.turn and not self.sessions.limits.reads(view.turn.profile):
+            raise ModelError(
+                f"session {session!r} is not read: {PROFILE_OFF}", field="session", found=session
+            )
+
+    def _check_alive(self) -> None:
         if self._state == "failed":
             raise ShutDownError(self._reason)
-        return reader
+
+
+def _roster(parts: Parts) -> Roster | None:
+    reading = parts.slot.reading
+    return reading.reader.roster if reading is not None else None
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _no_state(session: str) -> NotFoundError:

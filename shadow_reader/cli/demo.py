@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from shadow_reader.replay.records import Recording
 
 DEMO_MODEL: Final = "random:tiny"
+DEMO_CAP_GB: Final = 1.0
+"""So that it runs on a machine with little memory, where nothing else is set."""
 SESSION: Final = "demo"
 
 
@@ -55,7 +57,10 @@ def demo(
 
     shared = invocation(context)
     settings = shared.settings(model=model)
-    settings = settings.model_copy(update={"model": settings.model_spec() or DEMO_MODEL})
+    update: dict[str, object] = {"model": settings.model_spec() or DEMO_MODEL}
+    if "cap_gb" not in settings.model_fields_set:
+        update["cap_gb"] = DEMO_CAP_GB
+    settings = settings.model_copy(update=update)
     recording = read_recording(session) if session is not None else make_recording(seed=seed)
     folder = Path(tempfile.mkdtemp(prefix="shadow-reader-demo-"))
     settings = settings.model_copy(

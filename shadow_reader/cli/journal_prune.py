@@ -26,7 +26,6 @@ from shadow_reader.cli.options import (
 )
 from shadow_reader.cli.output import people, print_json, table
 from shadow_reader.errors import JournalError
-from shadow_reader.events.branches import split_name
 
 if TYPE_CHECKING:
     from shadow_reader.events.journal import SessionRow
@@ -107,6 +106,8 @@ async def prune_sessions(service: Service, before: float, *, dry_run: bool) -> P
 
     Of a dry run the events and ids are those that the journal and the session show.
     """
+    from shadow_reader.events.branches import split_name
+
     sessions = events = ids = 0
     lines: dict[str, list[SessionRow]] = {}
     async with contextlib.aclosing(service.sessions()) as rows:
@@ -165,6 +166,8 @@ class _OverFile:
 
 def _line(name: str) -> str:
     """Exactly the line of that name: a session's own means whatever is spoken of last."""
+    from shadow_reader.events.branches import split_name
+
     session, branch = split_name(name)
     return f"{session}~branch{branch or 0}"
 

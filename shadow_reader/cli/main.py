@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shadow_reader.cli import ask, demo, feed, journal, journal_prune, rebuild, serve, status
+from shadow_reader.cli import ask, demo, feed, journal, journal_prune, model, rebuild, serve, status
 from shadow_reader.cli.group import ShadowGroup
 from shadow_reader.cli.options import Invocation
 from shadow_reader.cli.output import EXIT_CODES_HELP
@@ -26,6 +26,8 @@ app.command("demo", epilog=EXIT_CODES_HELP)(demo.demo)
 app.command("feed", epilog=EXIT_CODES_HELP)(feed.feed)
 app.command("ask", epilog=EXIT_CODES_HELP)(ask.ask)
 app.command("status", epilog=EXIT_CODES_HELP)(status.status)
+app.command("load", epilog=EXIT_CODES_HELP)(model.load)
+app.command("release", epilog=EXIT_CODES_HELP)(model.release)
 journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)

@@ -93,6 +93,9 @@ def service_view(status: Status, *, all_limits: bool = False) -> RenderableType:
         ("state", Text(state, "green" if status.state == "ready" else "yellow")),
         ("up", f"{status.uptime_s:,.0f} s"),
     ]
+    if status.slot.state != "loaded":
+        why = f": {status.slot.reason}" if status.slot.reason else ""
+        rows.append(("model", Text(status.slot.state + why, "yellow")))
     if status.model is not None:
         memory = status.model.memory
         rows += [

@@ -56,11 +56,14 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "answer": t.Answer,
         "question.ended": t.QuestionEnded,
         "engine.loaded": t.EngineLoaded,
+        "engine.released": t.EngineReleased,
         "engine.stopped": t.EngineStopped,
     }
 )
-VERSIONS: Final[Mapping[str, int]] = MappingProxyType(dict.fromkeys(KINDS, 1))
-UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType({})
+VERSIONS: Final[Mapping[str, int]] = MappingProxyType({**dict.fromkeys(KINDS, 1), "prompt": 2})
+UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType(
+    {("prompt", 1): lambda data: {**data, "profile": None}}
+)
 """(kind, version) -> the function that turns that version's data into the next version's."""
 
 _OUTPUT_VERSION: Final = VERSIONS["output"]

@@ -6,7 +6,9 @@ A message that says what is known already returns no events, so every message ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from shadow_reader.errors import (
     BusyError,
@@ -20,6 +22,8 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
 
 MAX_NAME_LENGTH = 200
+DEFAULT_PROFILE = "default"
+"""The profile of a turn that names none, where the settings have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Limits:
         open_questions: unanswered questions a session.
         branches: lines of talk beside a session's first.
         branch_min: most ids that an unrelated prompt replaces without beginning a new line.
+        profiles: what a turn may say of itself; whether its session is read.
     """
 
     vocabulary: int
@@ -41,6 +46,11 @@ class Limits:
     open_questions: int
     branches: int = 0
     branch_min: int = 0
+    profiles: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+
+    def reads(self, profile: str | None) -> bool:
+        """Whether a session whose last turn has this profile is read."""
+        return profile is None or self.profiles.get(profile, True)
 
 
 def check_name(value: str, *, field: str) -> str:
@@ -67,6 +77,7 @@ def decide_prompt(
     ids: Ids,
     router: str | None,
     limits: Limits,
+    profile: str | None = None,
 ) -> tuple[t.SessionEvent, ...]:
     """A turn begins with a prompt: whole (``keep`` None), or ``keep`` known ids and then ``ids``.
 
@@ -74,11 +85,13 @@ def decide_prompt(
 
     Raises:
         ConflictError: ``keep`` beyond the known ids; a turn id that was used before.
-        InvalidInputError: an empty prompt, a negative ``keep``.
+        InvalidInputError: an empty prompt, a negative ``keep``, a profile that is not in the
+            settings.
         TooLargeError: longer than the context.
     """
     known = view.known if view else Ids.of(())
     base = keep or 0
+    profile = _known_profile(profile, limits)
     _check_not_negative(base, field="keep")
     if base > len(known):
         raise ConflictError(
@@ -100,7 +113,7 @@ def decide_prompt(
     events: list[t.SessionEvent] = [] if view else [t.SessionOpened()]
     if view and view.running:
         events.append(t.TurnEnded("superseded"))
-    events.append(t.Prompt(agree, known_from(ids, agree - base), router))
+    events.append(t.Prompt(agree, known_from(ids, agree - base), router, profile))
     return tuple(events)
 
 
@@ -209,6 +222,21 @@ def decide_question(view: SessionView, question: t.Question, limits: Limits) -> 
 def known_from(known: Ids, start: int) -> Ids:
     """The known ids from ``start`` on."""
     return known.window(min(start, len(known)), len(known))
+
+
+def _known_profile(profile: str | None, limits: Limits) -> str | None:
+    """The turn's profile: the one it names, else the one called default, if there is one."""
+    if profile is None:
+        return DEFAULT_PROFILE if DEFAULT_PROFILE in limits.profiles else None
+    if profile not in limits.profiles:
+        known = sorted(limits.profiles)
+        raise InvalidInputError(
+            f"profile {profile!r:.80} is not in the settings; there are {known}",
+            field="profile",
+            found=profile[:80],
+            known=known,
+        )
+    return profile
 
 
 def _repeated_prompt(

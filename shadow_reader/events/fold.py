@@ -57,7 +57,7 @@ def fold(view: View, draft: t.Happened) -> View:
     event = draft.event
     if isinstance(event, t.Output) and view is not None:
         return _output(view, draft, event)  # the one that comes by the thousand
-    if isinstance(event, t.EngineLoaded | t.EngineStopped):
+    if isinstance(event, t.EngineLoaded | t.EngineReleased | t.EngineStopped):
         raise JournalFormatError("an engine event belongs to no session")
     if isinstance(event, t.SessionOpened):
         if view is not None:
@@ -115,7 +115,7 @@ def _prompt(view: SessionView, draft: t.Happened, event: t.Prompt) -> SessionVie
     return replace(
         view,
         known=known,
-        turn=TurnView(draft.turn, len(known), draft.at, router=event.router),
+        turn=TurnView(draft.turn, len(known), draft.at, event.router, event.profile),
         turns=view.turns + 1,
         past_turns=past,
         prompt_ends=ends[-MAX_PROMPT_ENDS:],

@@ -16,6 +16,7 @@ EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded",
 QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
 WindowName: TypeAlias = Literal["idle", "ration", "question"]
 DropReason: TypeAlias = Literal["cap", "failed"]
+ReleaseReason: TypeAlias = Literal["asked", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,14 @@ class SessionErased:
 class Prompt:
     """A turn begins. The known ids become the first ``keep`` of them, then ``ids``.
 
-    ``router`` is the class that the server's own router gave the turn, if it has one.
+    ``router`` is the class that the server's own router gave the turn, if it has one; ``profile``
+    the turn's profile of the settings, which says whether the session is read.
     """
 
     keep: int
     ids: Ids
     router: str | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,14 @@ class EngineLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineReleased:
+    """The model was let go of, and its memory given back; the service goes on journaling."""
+
+    engine: str
+    reason: ReleaseReason
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStopped:
     """The service closed in order. Without one, the process was killed."""
 
@@ -215,7 +226,7 @@ SessionEvent: TypeAlias = (
     | Answer
     | QuestionEnded
 )
-EngineEvent: TypeAlias = EngineLoaded | EngineStopped
+EngineEvent: TypeAlias = EngineLoaded | EngineReleased | EngineStopped
 Event: TypeAlias = SessionEvent | EngineEvent
 
 

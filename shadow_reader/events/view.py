@@ -34,6 +34,7 @@ class TurnView:
     prompt_length: int
     started_at: float
     router: str | None = None
+    profile: str | None = None
     first_token_at: float | None = None
     ended_at: float | None = None
     reason: EndReason | None = None

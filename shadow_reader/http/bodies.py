@@ -61,6 +61,7 @@ class PromptBody(Body):
     keep: Count | None = None
     keep_of: Name | None = None
     router: Router | None = None
+    profile: Name | None = None
 
 
 class FirstTokenBody(Body):
@@ -160,6 +161,16 @@ class AskBody(Body):
         if (self.question is None) == (self.question_ids is None):
             raise ValueError("give exactly one of question and question_ids")
         return self
+
+
+class LoadBody(Body):
+    """Load the model in the next idle window; ``timeout_s`` is how long that is waited for."""
+
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] = 600.0
+
+
+class ReleaseBody(Body):
+    """Let the model go; there is nothing more to say."""
 
 
 class Query(BaseModel):

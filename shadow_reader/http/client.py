@@ -38,7 +38,7 @@ from shadow_reader.http.client_replies import (
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
-from shadow_reader.shadow.status import SessionStatus, Status
+from shadow_reader.shadow.status import SessionStatus, SlotStatus, Status
 
 CONNECT_S: Final = 5.0
 REPLY_S: Final = 60.0
@@ -103,9 +103,12 @@ class ShadowClient:
         keep: int | None = None,
         keep_of: str | None = None,
         router: str | None = None,
+        profile: str | None = None,
     ) -> Accepted:
         """A turn begins. The server names the turn when ``turn`` is None."""
-        body = _given(ids=list(ids), turn=turn, keep=keep, keep_of=keep_of, router=router)
+        body = _given(
+            ids=list(ids), turn=turn, keep=keep, keep_of=keep_of, router=router, profile=profile
+        )
         return await self._call(Accepted, "POST", _session(session, "turns"), body)
 
     async def first_token(self, session: str, turn: str) -> Accepted:
@@ -226,6 +229,17 @@ class ShadowClient:
     async def erase(self, session: str) -> Erased:
         """Remove everything the journal and the reader hold of the session."""
         return await self._call(Erased, "DELETE", _session(session), bounded=False)
+
+    async def load(self, *, timeout_s: float | None = None) -> SlotStatus:
+        """Load the model in the server's next idle window."""
+        body = _given(timeout_s=timeout_s)
+        path = "/v1/conductor/shadow/load"
+        return await self._call(SlotStatus, "POST", path, body, bounded=False)
+
+    async def release(self) -> SlotStatus:
+        """Spill every state and let the model go."""
+        path = "/v1/conductor/shadow/release"
+        return await self._call(SlotStatus, "POST", path, {}, bounded=False)
 
     async def health(self) -> Body:
         """Whether the process lives."""

@@ -190,6 +190,7 @@ class Feed:
                     keep=message.keep,
                     keep_of=message.keep_of,
                     router=message.router,
+                    profile=message.profile,
                 )
             case FirstTokenMessage():
                 return await self._sessions.first_token(message.session, message.turn)

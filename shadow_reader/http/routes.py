@@ -13,8 +13,10 @@ from shadow_reader.http.bodies import (
     AskBody,
     EndBody,
     FirstTokenBody,
+    LoadBody,
     OutputBody,
     PromptBody,
+    ReleaseBody,
     SessionQuery,
     SessionsQuery,
 )
@@ -32,6 +34,7 @@ async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
             keep=body.keep,
             keep_of=body.keep_of,
             router=body.router,
+            profile=body.profile,
         )
     return json_response(accepted)
 
@@ -108,6 +111,18 @@ async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:
             body.session, question, body.choices, wait=body.wait, timeout_s=body.timeout_s
         )
     return json_response(reply)
+
+
+async def post_load(api: Api, request: web.Request) -> web.StreamResponse:
+    """Load the model; goes on if the client does not wait for it."""
+    async with body_of(api, request, LoadBody) as body, api.closing.interruptible():
+        return json_response(await api.runtime.load(timeout_s=body.timeout_s))
+
+
+async def post_release(api: Api, request: web.Request) -> web.StreamResponse:
+    """Let the model go; goes on if the client does not wait for it."""
+    async with body_of(api, request, ReleaseBody), api.closing.interruptible():
+        return json_response(await api.runtime.release())
 
 
 async def get_status(api: Api, _request: web.Request) -> web.StreamResponse:

@@ -90,12 +90,13 @@ async def serve(
     settings: Settings,
     *,
     on_ready: Callable[[Address], None] = lambda _address: None,
+    on_loaded: Callable[[], None] = lambda: None,
     ready_file: Path | None = None,
 ) -> None:
     """Run the service until a signal ends it.
 
     Args:
-        on_ready: called once it listens.
+        on_ready: called once it listens. on_loaded: each time the model was loaded.
         ready_file: written once it listens, as one JSON object (host, port, pid, url), whole or
             not at all; removed at an orderly end.
 
@@ -103,7 +104,9 @@ async def serve(
         ShadowError: the journal, the model or the address cannot be used.
     """
     stop = _stop_on_signals()
-    async with Runtime(settings) as runtime, listening(runtime) as address:
+    runtime = Runtime(settings)
+    runtime.on_loaded = on_loaded
+    async with runtime, listening(runtime) as address:
         with _announced(address, ready_file):
             on_ready(address)
             await stop.wait()
@@ -117,16 +120,19 @@ def run(
 ) -> None:
     """``serve`` on an event loop of its own, for a process that does nothing else."""
 
-    def ready(address: Address) -> None:
+    def settle() -> None:
         # What stands now stays: looking through it again and again for garbage, most of it the
         # modules of torch, takes a third of the time that a message takes.
         gc.collect()
         gc.freeze()
+
+    def ready(address: Address) -> None:
+        settle()
         on_ready(address)
 
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, on_ready=ready, ready_file=ready_file))
+        runner.run(serve(settings, on_ready=ready, on_loaded=settle, ready_file=ready_file))
 
 
 def _stop_on_signals() -> asyncio.Event:

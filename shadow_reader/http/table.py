@@ -31,8 +31,10 @@ from shadow_reader.http.bodies import (
     FeedMessage,
     FirstTokenBody,
     JournalQuery,
+    LoadBody,
     OutputBody,
     PromptBody,
+    ReleaseBody,
     SessionQuery,
     SessionsQuery,
     StreamQuery,
@@ -51,7 +53,7 @@ from shadow_reader.http.replies import (
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
-from shadow_reader.shadow.status import SessionStatus, Status
+from shadow_reader.shadow.status import SessionStatus, SlotStatus, Status
 
 _TAKES_BODY: Final = (BadRequestError, InvalidInputError, TooLargeError, SlowBodyError)
 _JOURNALS: Final = (ShutDownError, JournalError, JournalFullError, BusyError)
@@ -172,6 +174,31 @@ ROUTES: Final = (
             VocabularyError,
             AskTimeoutError,
         ),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/load",
+        r.post_load,
+        "Load the model in the next idle window",
+        answer=SlotStatus,
+        body=LoadBody,
+        errors=(
+            *_TAKES_BODY,
+            ModelError,
+            OutOfRoomError,
+            ConflictError,
+            AskTimeoutError,
+            ShutDownError,
+        ),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/release",
+        r.post_release,
+        "Spill every state and let the model go",
+        answer=SlotStatus,
+        body=ReleaseBody,
+        errors=(*_TAKES_BODY, ModelError, ConflictError, ShutDownError),
     ),
     Route(
         "GET",

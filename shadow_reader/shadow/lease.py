@@ -73,6 +73,10 @@ class Lease:
         """Call ``listener`` whenever the lease becomes free with nobody waiting."""
         self._listeners.append(listener)
 
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` no more."""
+        self._listeners.remove(listener)
+
     @property
     def free(self) -> bool:
         """Nobody holds it and nobody waits."""

@@ -38,6 +38,7 @@ class LiveLines:
         messages: how many messages of the world were taken.
         changed: lines that were loaded, heard of or committed since ``take_changed``.
         tally: counts what is committed.
+        turns_begun: turns taken whose profile has them read.
     """
 
     journal: Journal
@@ -48,6 +49,7 @@ class LiveLines:
     messages: int = 0
     changed: dict[str, None] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    turns_begun: int = 0
     _live: dict[str, LiveSession] = field(default_factory=dict)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _asked_here: set[str] = field(default_factory=set)

@@ -39,7 +39,6 @@ from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.moves import OWNER, Moved, Moves
-from shadow_reader.shadow.orphans import remove_orphans
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.roster import Roster
 
@@ -144,8 +143,7 @@ class Mover:
     # -- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what is wanted until ``cancel``; tidy the snapshots at first and now and then."""
-        await remove_orphans(self._sessions.journal, self._disk, self._store)
+        """Do what is wanted until ``cancel``; tidy the snapshots now and then."""
         await self._look()
         swept = self._clock.monotonic()
         while True:

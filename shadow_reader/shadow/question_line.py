@@ -47,6 +47,9 @@ class QuestionLine:
     Args:
         wake: called when a question joins the line.
         timeout_s: how long a question waits when the caller does not say.
+
+    Attributes:
+        away: why nobody answers; None: somebody does.
     """
 
     sessions: Sessions
@@ -54,8 +57,8 @@ class QuestionLine:
     vocabulary: Vocabulary | None
     timeout_s: float
     wake: Callable[[], None] = lambda: None
+    away: ShadowError | None = None
     _open: dict[str, OpenQuestion] = field(default_factory=dict)
-    _closed: bool = False
     _asking: int = 0
     _left: asyncio.Event = field(default_factory=asyncio.Event)
     _ending: set[asyncio.Task[None]] = field(default_factory=set)
@@ -68,6 +71,7 @@ class QuestionLine:
         *,
         wait: Literal["fresh", "now"] = "fresh",
         timeout_s: float | None = None,
+        asked_s: float | None = None,
     ) -> Reply:
         """Ask, and wait for the answer.
 
@@ -76,19 +80,21 @@ class QuestionLine:
             question: text, or a list of ids that are used as they are.
             wait: fresh: once less than a chunk of the session is unread, on top of all known ids;
                 now: on top of what has been read so far.
+            asked_s: since when it waits, monotonic; None: since now.
 
         Raises:
             InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked.
             AskTimeoutError: the answer did not come in time; the question is given up.
         """
-        limit_s = self._limit(timeout_s)
+        limit_s = self.limit(timeout_s)
         if wait not in ("fresh", "now"):
             raise InvalidInputError(
                 f"wait must be fresh or now, not {wait!r:.40}", field="wait", found=str(wait)[:40]
             )
         checked = check_choices(choices)
-        asked_s = self.clock.monotonic()
-        patience = asyncio.timeout(limit_s)
+        now_s = self.clock.monotonic()
+        asked_s = now_s if asked_s is None else asked_s
+        patience = asyncio.timeout(limit_s + asked_s - now_s)
         try:
             async with patience:
                 receipt, asked = await self._place(session, question, checked, wait, asked_s)
@@ -128,11 +134,15 @@ class QuestionLine:
             if asked.waiting.session == session:
                 self.fail(asked.event.question, error)
 
+    def send_away(self, error: ShadowError) -> None:
+        """Take no more questions, until ``away`` is None again, and fail those that wait."""
+        self.away = error
+        for question in tuple(self._open):
+            self.fail(question, error)
+
     def close(self) -> None:
         """Take no more questions and fail those that wait."""
-        self._closed = True
-        for question in tuple(self._open):
-            self.fail(question, _closing())
+        self.send_away(ShutDownError("the service is closing"))
 
     async def settle(self) -> None:
         """After ``close``: wait until every question that was asked has its end on its way."""
@@ -141,7 +151,12 @@ class QuestionLine:
             await self._left.wait()
         await asyncio.gather(*self._ending)
 
-    def _limit(self, timeout_s: float | None) -> float:
+    def limit(self, timeout_s: float | None) -> float:
+        """How long a question waits, seconds.
+
+        Raises:
+            InvalidInputError: longer than any may, or no time at all.
+        """
         if timeout_s is None:
             return self.timeout_s
         if not 0 < timeout_s <= MAX_TIMEOUT_S:
@@ -180,8 +195,7 @@ class QuestionLine:
         )
         long = is_long(question, choices)
         event, letters = await asyncio.to_thread(compose) if long else compose()
-        if self._closed:
-            raise _closing()
+        self._check()
         receipt = await self.sessions.question(session, event)
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         waiting = Waiting(event.question, session, wait, asked_s)
@@ -197,8 +211,7 @@ class QuestionLine:
         self._asking += 1
         try:
             await receipt
-            if self._closed:
-                raise _closing()
+            self._check()
             self._open[question] = asked
             self.wake()
             return await asked.reply
@@ -212,6 +225,10 @@ class QuestionLine:
             self._open.pop(question, None)
             self._asking -= 1
             self._left.set()
+
+    def _check(self) -> None:
+        if self.away is not None:
+            raise type(self.away)(self.away.message, **self.away.details)
 
     async def _give_up(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
         """Journal the end, also when whoever waits for it is cancelled meanwhile."""
@@ -228,7 +245,3 @@ class QuestionLine:
         except ShadowError as error:
             # Its session is folded again before anything else is said of it; it ends then.
             log.warning("the end of question %s is not journaled: %s", event.question, error)
-
-
-def _closing() -> ShutDownError:
-    return ShutDownError("the service is closing")

@@ -96,7 +96,8 @@ class Reader:
         self._starved_last = False
         self._closing = False
         self.died = False
-        lease.on_free(self.wake)
+        self._on_free = self.wake
+        lease.on_free(self._on_free)
 
     # -- from outside -------------------------------------------------------------------------
 
@@ -152,6 +153,7 @@ class Reader:
         finally:
             self._closing = True
             self._moved.set()
+            self._lease.forget(self._on_free)
 
     async def _take_up_recent(self, journal: Journal) -> None:
         limit = min(self._recent_sessions, self._sessions.capacity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from shadow_reader.clock import Clock
 from shadow_reader.events.branches import split_name
@@ -12,6 +12,8 @@ from shadow_reader.events.view import MAX_CHECKPOINTS, SessionView
 from shadow_reader.shadow.engine import Engine, StateStats
 from shadow_reader.shadow.plan import Candidate
 from shadow_reader.shadow.sessions import LiveSession, Sessions
+
+PROFILE_OFF: Final = "the profile of its last turn has the shadow off"
 
 
 @dataclass(slots=True)
@@ -113,6 +115,10 @@ class Roster:
         """See ``Progress.fresh``."""
         return self.progress(live).fresh
 
+    def reads(self, view: SessionView) -> bool:
+        """Whether the profile of the session's last turn has it read."""
+        return view.turn is None or self.sessions.limits.reads(view.turn.profile)
+
     def block(self, session: str, why: str, seen: int) -> None:
         """Do not read the session until its next message after number ``seen``.
 
@@ -160,7 +166,9 @@ class Roster:
         found = []
         self._watched.update(dict.fromkeys(asked))
         for live in self._look():
-            known = len(live.durable.known) if live.durable else 0
+            view = live.durable
+            unread = view is not None and not self.reads(view)
+            known = len(view.known) if view is not None and not unread else 0
             notes = self.notes(live.session)
             behind = known - self.committed(live.session) >= self._grid
             if not behind:
@@ -182,7 +190,7 @@ class Roster:
                         running=live.running,
                         heard_s=live.heard_s,
                         unserved_s=now if notes.unserved_s is None else notes.unserved_s,
-                        blocked=notes.blocked,
+                        blocked=notes.blocked or (PROFILE_OFF if unread else ""),
                         moving=bool(notes.moving),
                     )
                 )
@@ -190,7 +198,9 @@ class Roster:
 
     def why_unread(self, session: str, behind: int) -> str:
         """Why a session that is behind is not being read; empty when it is, or is not behind."""
-        notes = self.notes(session)
+        view, notes = self.known(session), self.notes(session)
+        if view is not None and not self.reads(view):
+            return PROFILE_OFF
         waits = self.foreground if behind >= self._grid else ""
         return notes.moving or notes.blocked or waits
 

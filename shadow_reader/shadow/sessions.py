@@ -55,6 +55,7 @@ class Sessions(LiveLines):
         keep: int | None = None,
         keep_of: str | None = None,
         router: str | None = None,
+        profile: str | None = None,
     ) -> Receipt:
         """A turn begins; see ``decide_prompt``. Without a turn id one is made.
 
@@ -67,10 +68,19 @@ class Sessions(LiveLines):
         if whole is not None:
             keep, new = None, whole
         events = decide_prompt(
-            live.tentative, turn=name, keep=keep, ids=new, router=router, limits=self.limits
+            live.tentative,
+            turn=name,
+            keep=keep,
+            ids=new,
+            router=router,
+            limits=self.limits,
+            profile=profile,
         )
         receipt = self._accept(live, name, events)
         live.prompted_by(receipt)
+        turn_view = live.tentative.turn if live.tentative is not None else None
+        if receipt.is_new and turn_view is not None and self.limits.reads(turn_view.profile):
+            self.turns_begun += 1
         if live.session != live.owner:
             main, branch = self._live[live.owner], split_name(live.session)[1]
             main.branches = max(main.branches, branch or 0)

@@ -16,6 +16,9 @@ from shadow_reader.shadow.lease import LeaseStatus
 from shadow_reader.shadow.roster import Roster
 from shadow_reader.shadow.sessions import LiveSession
 
+SlotState: TypeAlias = Literal[
+    "off", "waiting", "loading", "loaded", "releasing", "released", "failed"
+]
 ServiceState: TypeAlias = Literal["off", "ready", "failed", "closing"]
 NO_MODEL = "no model is loaded (model is empty)"
 
@@ -82,6 +85,22 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """Whether the model is in memory.
+
+    Attributes:
+        reason: why it is not, or how far it is; empty when it is.
+        claim_bytes: what weights and cap take together; free_bytes: what was free when it was
+            last looked at, before loading. None: not looked at yet.
+    """
+
+    state: SlotState
+    reason: str
+    claim_bytes: int | None
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Sums over the live sessions; each line of talk counts."""
 
@@ -107,6 +126,7 @@ class Status:
     state: ServiceState
     reason: str
     uptime_s: float
+    slot: SlotStatus
     model: EngineStatus | None
     journal: JournalStats
     snapshots: SnapshotStats | None

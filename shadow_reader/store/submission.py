@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from shadow_reader.errors import InvalidInputError
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import Row, encode
 
-_OF_ENGINE: Final = (t.EngineLoaded, t.EngineStopped)
+_OF_ENGINE: Final = get_args(t.EngineEvent)
 
 ROW_BYTES: Final = 48
 """What a row costs beside its data and ids, about; for the bound on what waits."""

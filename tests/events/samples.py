@@ -11,6 +11,7 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
     ("session.opened", 1): t.SessionOpened(),
     ("session.erased", 1): t.SessionErased(event_count=12, id_count=3456),
     ("prompt", 1): t.Prompt(keep=512, ids=Ids.of([0, 1, 248_319, 2**32 - 1]), router="kéy/low"),
+    ("prompt", 2): t.Prompt(512, Ids.of([0, 1]), "low", "coding"),
     ("first_token", 1): t.FirstToken(),
     ("output", 1): t.Output(offset=7, ids=Ids.of([42])),
     ("turn.ended", 1): t.TurnEnded("superseded", unsure=True),
@@ -34,5 +35,6 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
         build="torch-2.13",
         layout=1,
     ),
+    ("engine.released", 1): t.EngineReleased("tiny@cpu", "asked"),
     ("engine.stopped", 1): t.EngineStopped("closed"),
 }

@@ -60,7 +60,8 @@ def test_every_event_type_has_a_kind_and_every_old_version_an_upcaster() -> None
 
 
 def test_golden_values_differ_from_the_defaults_so_that_no_field_can_get_lost() -> None:
-    for event in SAMPLES.values():
+    newest = [event for (kind, version), event in SAMPLES.items() if version == VERSIONS[kind]]
+    for event in newest:
         for field in dataclasses.fields(event):
             assert getattr(event, field.name) != field.default
 

@@ -81,7 +81,7 @@ def test_every_field_of_the_view_comes_from_its_event() -> None:
         answers=(AnswerView("q1", "free", "b", 0.75, 4, 1, 3.0, 11.0),),
     )
     first = view_of(*EVERY[:6])
-    assert first.turn == TurnView("one", 3, 2.0, "low", 3.0, 6.0, "length", unsure=True)
+    assert first.turn == TurnView("one", 3, 2.0, "low", None, 3.0, 6.0, "length", unsure=True)
     assert [c.position for c in first.checkpoints] == [2, 4]
 
 

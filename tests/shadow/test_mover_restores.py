@@ -14,6 +14,8 @@ import pytest
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events import types as t
 from shadow_reader.shadow.mover import RESTORING
+from shadow_reader.shadow.orphans import remove_orphans
+from tests.fake_device import InlineDevice
 from tests.fakes import GRID, FakeEngine, settle, virtual
 from tests.shadow.disk_rig import DiskRig, engine_for_two, on_disk, read_in_turn, two_and_one_more
 from tests.shadow.rig import Rig, ids, quiet, units
@@ -183,6 +185,7 @@ async def test_a_snapshot_of_a_session_that_the_journal_does_not_have_goes_at_th
         await one.kill_mover()
         one.store.close()
         two = DiskRig(root=Path(folder) / "snapshots", journal=one.journal).start()
+        await remove_orphans(two.journal, InlineDevice(0.0), two.store)
         await quiet()
         assert set(two.store.sessions()) == {"kept", "opened again"}
         await two.whole_turn("opened again", ids(12 * GRID, 5), "t2")

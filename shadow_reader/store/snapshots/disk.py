@@ -32,7 +32,8 @@ class Found:
     used_ns: int
 
 
-def _plain_buffer(size: int) -> memoryview:
+def plain_buffer(size: int) -> memoryview:
+    """Memory that holds anything."""
     return np.empty(size, np.uint8).data  # unlike a bytearray, not zeroed first
 
 
@@ -43,7 +44,7 @@ class Disk:
         allocate: makes the buffers that files are read into; a device has some that it likes.
     """
 
-    _allocate: Callable[[int], memoryview] = staticmethod(_plain_buffer)
+    _allocate: Callable[[int], memoryview] = staticmethod(plain_buffer)
 
     def __init__(self, allocate: Callable[[int], memoryview] | None = None) -> None:
         if allocate is not None:
