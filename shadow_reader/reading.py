@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 
 from shadow_reader.clock import Clock
@@ -95,20 +96,28 @@ class Reading:
 
     async def close(self, why: ShadowError) -> None:
         """Stop, spill, let go; ``why`` is told to those whose questions wait."""
-        around = self._around
-        around.line.send_away(why)
-        around.line.wake = _nobody
+        async with AsyncExitStack() as stack:  # what a cancelled step leaves, the next ones do
+            stack.push_async_callback(self._around.device.run, self.engine.close)
+            stack.push_async_callback(self._spill)
+            stack.push_async_callback(self._stop_moving)
+            stack.push_async_callback(self._stop_reading, why)
+
+    async def _stop_reading(self, why: ShadowError) -> None:
+        """Finish the chunk in flight, and see every question ended."""
+        self._around.line.send_away(why)
+        self._around.line.wake = _nobody
         self.reader.stop()
-        try:
-            await _ended(self._reads)
-            await around.line.settle()
-            if self._moves is not None:
-                self._moves.cancel()
-                await _ended(self._moves)
-            if self.mover is not None and self._reads is not None and not self.reader.died:
-                await self.mover.spill_all(around.on_spill)
-        finally:
-            await around.device.run(self.engine.close)
+        await _ended(self._reads)
+        await self._around.line.settle()
+
+    async def _stop_moving(self) -> None:
+        if self._moves is not None:
+            self._moves.cancel()
+        await _ended(self._moves)
+
+    async def _spill(self) -> None:
+        if self.mover is not None and self._reads is not None and not self.reader.died:
+            await self.mover.spill_all(self._around.on_spill)
 
     def _watched(self, name: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         return asyncio.create_task(self._watch(name, work), name=name)

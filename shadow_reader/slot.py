@@ -16,7 +16,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -201,16 +201,20 @@ class Slot:
         """Release what is loaded, or on its way; nothing is loaded any more."""
         self._closing = True
         self._changes.tell()
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-            self._around.lease.forget(self.tell)
+        async with AsyncExitStack() as stack:  # what a cancelled step leaves, the next one does
+            stack.push_async_callback(self._close_reading)
+            if self._worker is not None:
+                self._around.lease.forget(self.tell)
+                self._worker.cancel()
+                await asyncio.gather(self._worker, return_exceptions=True)
+
+    async def _close_reading(self) -> None:
         closing = ShutDownError("the service is closing")
-        if self.reading is None:
+        if self.reading is not None:
+            await self._let_go(closing)
+        else:
             self._around.line.send_away(closing)
             await self._around.line.settle()
-            return
-        await self._let_go(closing)
 
     def host_buffer(self, size: int) -> memoryview:
         """Memory to read a snapshot's file into. Safe on any thread."""

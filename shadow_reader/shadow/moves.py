@@ -76,10 +76,17 @@ class Moves:
             SnapshotError: it cannot be written. NotFoundError: the session went away.
         """
         on_device: OnDevice = self._on_device if leased else self.device.run
-        pinned = await on_device(partial(self.engine.pin, view.session))
-        if pinned is None:
-            return None
+        held: list[Pinned] = []  # also when whoever waits for the job is cancelled meanwhile
+
+        def pin() -> None:
+            if (found := self.engine.pin(view.session)) is not None:
+                held.append(found)
+
         try:
+            await on_device(pin)
+            if not held:
+                return None
+            (pinned,) = held
             written = 0
             for index in range(pinned.pieces):
                 _must_be_there(is_there)
@@ -95,7 +102,8 @@ class Moves:
             await self.disk.run(self.store.abandon, view.session)
             raise
         finally:
-            await self.device.run(pinned.release)
+            for one in held:
+                await self.device.run(one.release)
 
     async def restore(
         self, view: SessionView, make_room: Callable[[OutOfRoomError], Awaitable[None]]
@@ -122,13 +130,18 @@ class Moves:
             )
         check_manifest(manifest, self.engine.identity)
         head = await self.disk.run(self.store.read_head, manifest)
-        begin = partial(self.engine.begin_restore, view.session, manifest, head, view.known)
-        restore = await self._with_room(begin, make_room)
+        begun: list[Restore] = []  # also when whoever waits for the job is cancelled meanwhile
+
+        def begin() -> None:
+            begun.append(self.engine.begin_restore(view.session, manifest, head, view.known))
+
         try:
-            read = _bytes(head) + await self._put_pieces(restore, manifest, make_room)
-            return Moved(await self._on_device(restore.finish), read)
+            await self._with_room(begin, make_room)
+            read = _bytes(head) + await self._put_pieces(begun[0], manifest, make_room)
+            return Moved(await self._on_device(begun[0].finish), read)
         except BaseException:
-            await self.device.run(restore.abort)
+            for restore in begun:
+                await self.device.run(restore.abort)
             raise
 
     async def _write_piece(
