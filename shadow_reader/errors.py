@@ -135,6 +135,12 @@ class RecordError(ShadowError):
     code = "bad_record"
 
 
+class LedgerError(RecordError):
+    """A usage ledger, or a line of it, that is refused; names line and field."""
+
+    code = "bad_ledger"
+
+
 class JournalError(ShadowError):
     """The journal cannot be opened or written."""
 
