@@ -43,10 +43,11 @@ class InlineDevice(JobThread):
                     await asyncio.shield(busy)
                 except asyncio.CancelledError:
                     cancelled = True
-            result = job(*args, **kwargs)
-            if cancelled:
-                raise asyncio.CancelledError
-            return result
+            try:
+                return job(*args, **kwargs)
+            finally:
+                if cancelled:  # whatever came of the job, as on the thread
+                    raise asyncio.CancelledError
 
     async def close(self) -> None:
         """Wait for the jobs that were given."""
