@@ -58,6 +58,8 @@ def test_the_mover_cancelled_at_every_await_loses_nothing(tmp_path: Path, stride
             asked.exception()
         assert cut is not None
         await rig.stop()
+        assert all(pin.released for pin in rig.pins), number
+        assert all(restore.units == 0 for restore in rig.engine.restores), number
         for name in "abc":
             rig.assert_exact(name, fresh=False)
         again = a_rig(root, rig.journal).start()
