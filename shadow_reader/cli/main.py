@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from shadow_reader.cli import ask, demo, feed, journal, journal_prune, model, rebuild, serve, status
+from shadow_reader.cli import (
+    ask,
+    demo,
+    feed,
+    import_records,
+    journal,
+    journal_prune,
+    model,
+    rebuild,
+    serve,
+    status,
+)
 from shadow_reader.cli.group import ShadowGroup
 from shadow_reader.cli.options import Invocation
 from shadow_reader.cli.output import EXIT_CODES_HELP
@@ -31,6 +42,7 @@ app.command("release", epilog=EXIT_CODES_HELP)(model.release)
 journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
+app.command("import", epilog=EXIT_CODES_HELP)(import_records.import_records)
 
 
 @app.callback(invoke_without_command=True)

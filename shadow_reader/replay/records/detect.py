@@ -27,14 +27,19 @@ def read_recording(path: Path) -> Recording:
         RecordError: the file cannot be read, is empty, too large, of an unknown format, holds a
             broken line (the message has its number), or no answer of a model to feed.
     """
-    text = _load(path)
+    text = load_text(path)
     try:
         return _read(text)
     except RecordError as error:
         raise RecordError(f"{path}: {error.message}", path=str(path), **error.details) from error
 
 
-def _load(path: Path) -> str:
+def load_text(path: Path) -> str:
+    """A file's text, without a byte-order mark.
+
+    Raises:
+        RecordError: it cannot be read, is too large or no UTF-8.
+    """
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -54,7 +59,7 @@ def _load(path: Path) -> str:
 def _read(text: str) -> Recording:
     if not text.strip():
         raise RecordError("the file is empty")
-    whole = _whole(text)
+    whole = whole_value(text)
     if opencode.is_export(whole):
         return opencode.read_export(whole)
     if isinstance(whole, list):
@@ -62,7 +67,7 @@ def _read(text: str) -> Recording:
             "a JSON array, perhaps opencode's event stream: " + _KNOWN + "; "
             "write the session with `opencode export` instead"
         )
-    lines = [(1, whole)] if isinstance(whole, dict) else _lines(text)
+    lines = [(1, whole)] if isinstance(whole, dict) else json_lines(text)
     if pi.is_session(lines[0][1]):
         return pi.read_session(lines)
     if any(claude_code.is_transcript(line) for _, line in lines[:_LOOK_LINES]):
@@ -73,8 +78,12 @@ def _read(text: str) -> Recording:
     )
 
 
-def _whole(text: str) -> Any:
-    """The file as one JSON value, None if it is not one but perhaps lines of JSON."""
+def whole_value(text: str) -> Any:
+    """The file as one JSON value, None if it is not one but perhaps lines of JSON.
+
+    Raises:
+        RecordError: it is one value over many lines, and broken.
+    """
     try:
         return parse(text, "the file")
     except RecordError:
@@ -84,7 +93,12 @@ def _whole(text: str) -> Any:
         return None
 
 
-def _lines(text: str) -> list[tuple[int, dict[str, Any]]]:
+def json_lines(text: str) -> list[tuple[int, dict[str, Any]]]:
+    """Line number (from 1) and object of every line that is not blank.
+
+    Raises:
+        RecordError: a line is no JSON object; it is named.
+    """
     # Only "\n" ends a line: JSON strings may hold U+2028 and its like, which splitlines() cuts at.
     return [
         (number, as_object(parse(line, f"line {number}"), f"line {number}"))
