@@ -15,7 +15,10 @@ from shadow_reader.events.codec import KINDS
 from shadow_reader.http.table import ROUTES
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/decisions.md", "docs/numbers.md")
+DOCUMENTS = (
+    *("README.md", "ARCHITECTURE.md", "CHANGELOG.md"),
+    *("docs/cuda.md", "docs/decisions.md", "docs/numbers.md"),
+)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"^[\w./-]+\.(py|toml|md|txt|jsonl)$|^(tests|bench|docs|shadow_reader)/[\w./-]*$")

@@ -37,7 +37,8 @@ def identify(model: Qwen35, grid: int) -> EngineIdentity:
     """The identity of states that this process makes with ``model`` on a grid of ``grid`` ids."""
     if model.device.type == "cuda":
         place = f"cuda {torch.cuda.get_device_name(model.device)}"
-        arithmetic = f"cuda {torch.version.cuda} {torch.get_float32_matmul_precision()}"
+        precision = torch.get_float32_matmul_precision()
+        arithmetic = f"cuda {torch.version.cuda} {precision} {model.arithmetic}"
     else:
         place = f"cpu {_processor()}"
         arithmetic = f"{torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"

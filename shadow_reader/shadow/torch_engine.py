@@ -329,6 +329,7 @@ def build_engine(settings: Settings) -> TorchEngine:
             found=settings.cap_bytes,
             limit=least,
         )
+    model.prepare()
     return TorchEngine(
         model,
         grid=settings.grid_ids,

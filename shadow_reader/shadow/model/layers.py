@@ -50,6 +50,13 @@ class Rotary:
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
+    def angles_at(self, position: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``angles`` in float32, of a ``position`` [] that lies on the device."""
+        steps = torch.arange(n, device=self._frequencies.device, dtype=torch.float32)
+        angle = (steps + position)[:, None] * self._frequencies
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
     def turn(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotate ``x`` [heads, n, head_dim] in place; the caller owns ``x``."""
         half = self.dim // 2

@@ -21,13 +21,22 @@ Read = Callable[[str], torch.Tensor]
 class DeltaParameters:
     """One Gated-DeltaNet mixer."""
 
-    qkv: torch.Tensor  # [conv_dim, hidden]
-    zba: torch.Tensor  # [value_width + 2 * value_heads, hidden]: output gate, beta, decay
+    inner: torch.Tensor  # [conv_dim + value_width + 2 * value_heads, hidden]: qkv, then zba
     conv: torch.Tensor  # [kernel, conv_dim] float32
     rate: torch.Tensor  # [value_heads] float32: -exp(A_log)
     dt_bias: torch.Tensor  # [value_heads] float32
     norm: torch.Tensor  # [value_dim] float32
     out: torch.Tensor  # [hidden, value_width]
+
+    @property
+    def qkv(self) -> torch.Tensor:
+        """Queries, keys, values: [conv_dim, hidden]."""
+        return self.inner[: self.conv.shape[1]]
+
+    @property
+    def zba(self) -> torch.Tensor:
+        """Output gate, beta, decay: [value_width + 2 * value_heads, hidden]."""
+        return self.inner[self.conv.shape[1] :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +119,7 @@ class ParameterBuilder:
     def _delta(self, at: str) -> DeltaParameters:
         at += "linear_attn."
         return DeltaParameters(
-            qkv=self._matrix([at + "in_proj_qkv.weight"]),
-            zba=self._matrix([at + f"in_proj_{part}.weight" for part in "zba"]),
+            inner=self._matrix([at + f"in_proj_{part}.weight" for part in ("qkv", *"zba")]),
             conv=self._vector(at + "conv1d.weight").squeeze(1).t().contiguous(),
             rate=-self._vector(at + "A_log").exp(),
             dt_bias=self._vector(at + "dt_bias"),

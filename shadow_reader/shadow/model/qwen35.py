@@ -1,13 +1,16 @@
 """The forward: ids, position, past rows and state in; rows and state out; nothing is changed.
 
 Law: the result's bits depend on these arguments and the build alone, never on where the pages
-lie, how they are cut, or what ran before. Nothing is kept between calls.
+lie, how they are cut, or what ran before. Nothing is kept between calls. On a GPU, in bfloat16 and
+with triton installed, fused kernels in CUDA graphs do it (``fused_graphs.py``); plain torch here is
+their twin, and the way everywhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import embedding, linear, silu, softplus
@@ -15,6 +18,7 @@ from torch.nn.functional import embedding, linear, silu, softplus
 from shadow_reader.shadow.model.attention import attention
 from shadow_reader.shadow.model.config import ModelConfig
 from shadow_reader.shadow.model.delta import gated_delta
+from shadow_reader.shadow.model.kernels import arithmetic, fused
 from shadow_reader.shadow.model.layers import Rotary, causal_conv, rms_norm
 from shadow_reader.shadow.model.parameters import (
     AttentionParameters,
@@ -22,6 +26,9 @@ from shadow_reader.shadow.model.parameters import (
     LayerParameters,
     Parameters,
 )
+
+if TYPE_CHECKING:
+    from shadow_reader.shadow.model.fused_graphs import ChunkGraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,27 @@ class Qwen35:
         self.weights_hash = weights_hash
         self._parameters = parameters
         self._rotary = Rotary(config.rotary_dim, config.rope_theta, device)
+        self._graphs = self._chunk_graphs()
+
+    def _chunk_graphs(self) -> ChunkGraphs | None:
+        """The fused way, where there is one; triton is imported only then."""
+        if not fused(self.config, self.device, self.dtype):
+            return None
+        from shadow_reader.shadow.model.fused_graphs import ChunkGraphs
+
+        return ChunkGraphs(
+            self.config, self._parameters, self._rotary, device=self.device, dtype=self.dtype
+        )
+
+    def prepare(self) -> None:
+        """Make beforehand what forwards need, so that later they only run."""
+        if self._graphs is not None:
+            self._graphs.prepare()
+
+    @property
+    def arithmetic(self) -> str:
+        """What computes a forward: ``plain`` torch, or the fused kernels by their compiler."""
+        return arithmetic(self.config, self.device, self.dtype)
 
     @property
     def build(self) -> str:
@@ -85,7 +113,8 @@ class Qwen35:
         States of another build are as good but not bit-equal.
         """
         if self.device.type == "cuda":
-            return f"torch {torch.__version__}, {torch.cuda.get_device_name(self.device)}"
+            name = torch.cuda.get_device_name(self.device)
+            return f"torch {torch.__version__}, {self.arithmetic}, {name}"
         capability = torch.backends.cpu.get_cpu_capability()
         return f"torch {torch.__version__}, {capability}, {torch.get_num_threads()} threads"
 
@@ -121,6 +150,11 @@ class Qwen35:
             state: the state at ``position``.
         """
         self._check(ids, position, past, state)
+        if self._graphs is not None:
+            hidden, rows, recurrent, conv = self._graphs.read(
+                ids, position=position, past=past, recurrent=state.recurrent, conv=state.conv
+            )
+            return Step(hidden, rows, RecurrentState(recurrent, conv))
         call = _Call(self, ids.shape[0], position, past, state)
         x = embedding(ids, self._parameters.embed)
         for layer in self._parameters.layers:
@@ -152,12 +186,15 @@ class Qwen35:
         assert ids.dtype == torch.int64, f"ids are int64, not {ids.dtype}"
         end = position + ids.shape[0]
         assert 0 <= position < end <= config.context, f"{position}..{end} leaves the context"
-        rows = 0
+        rows, good = 0, tuple[int, ...]()
         for page in past:
-            shape = config.full_layers, 2, config.kv_heads, page.shape[3], config.head_dim
-            assert page.shape == shape, f"a page is {shape}, not {tuple(page.shape)}"
+            found = page.shape
+            if found != good:
+                shape = config.full_layers, 2, config.kv_heads, found[3], config.head_dim
+                assert found == shape, f"a page is {shape}, not {tuple(found)}"
+                good = found
             assert page.dtype == self.dtype, f"a page is {self.dtype}, not {page.dtype}"
-            rows += page.shape[3]
+            rows += found[3]
         assert rows == position, f"past holds {rows} rows at position {position}"
         assert state.recurrent.dtype == torch.float32, "the recurrent state is float32"
         assert state.conv.dtype == self.dtype, f"the convolution state is {self.dtype}"

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -73,3 +79,68 @@ def test_forward_never_waits_for_the_device(model: Qwen35) -> None:
         model.logits(step.hidden[-1:], ids[:3])
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+needs_kernels = pytest.mark.skipif(
+    not torch.cuda.is_available() or load_model("random:tiny", device="cuda").arithmetic == "plain",
+    reason="needs triton",
+)
+CUTS = [512, 512, 3, 73]
+
+
+@needs_kernels
+def test_a_graph_gives_the_bits_of_its_kernels(model: Qwen35) -> None:
+    alone = load_model("random:tiny", device="cuda")
+    assert alone._graphs is not None
+    alone._graphs._use_graphs = False
+    one_by_one, in_graphs = read(alone, CUTS)[2], read(model, CUTS)[2]
+    assert [cpu_bits(step) for step in in_graphs] == [cpu_bits(step) for step in one_by_one]
+
+
+@needs_kernels
+@pytest.mark.parametrize("n", [1, 2, 70, 128, 620, 1024, 1030])
+def test_padding_and_what_it_holds_touch_nothing(model: Qwen35, n: int) -> None:
+    """What an earlier, longer call left in the buffers changes no bit; the plain way agrees."""
+    plain = load_model("random:tiny", device="cuda")
+    plain._graphs = None
+    before = read(model, [512, 588])[2][0]
+    pages, state = [before.rows], before.state
+    ids = torch.cat([IDS, IDS])[512 : 512 + n].to(model.device)
+    first = model.forward(ids, position=512, past=pages, state=state)
+    assert first.hidden.shape[0] == first.rows.shape[3] == n
+    read(model, [1024, 76])
+    again = model.forward(ids, position=512, past=pages, state=state)
+    assert cpu_bits(first) == cpu_bits(again)
+    twin = plain.forward(ids, position=512, past=pages, state=state)
+    assert distance(first.hidden, twin.hidden) < 5e-2
+    assert distance(first.rows, twin.rows) < 5e-2
+    assert distance(first.state.recurrent, twin.state.recurrent) < 5e-2
+    assert distance(first.state.conv, twin.state.conv) < 5e-2
+
+
+DIGEST = """
+from hashlib import sha256
+from shadow_reader.shadow.model.load import load_model
+from tests.shadow.model.test_cuda import CUTS, cpu_bits, read
+steps = read(load_model("random:tiny", device="cuda"), CUTS)[2]
+print(sha256(b"".join(part for step in steps for part in cpu_bits(step))).hexdigest())
+"""
+
+
+@needs_kernels
+def test_a_cold_kernel_cache_and_another_process_give_the_same_bits(
+    model: Qwen35, tmp_path: Path
+) -> None:
+    steps = read(model, CUTS)[2]
+    here = sha256(b"".join(part for step in steps for part in cpu_bits(step))).hexdigest()
+    there = subprocess.run(
+        [sys.executable, "-c", DIGEST],
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=110,
+    )
+    assert there.stdout.split()[-1] == here
+    assert any(tmp_path.iterdir())
