@@ -69,7 +69,13 @@ def take_session(
     for message in messages:
         if message.info.get("role") != "assistant":
             continue
-        if not intake.first_time(("opencode", session, message.info.get("id", message.where))):
+        if not intake.first_time(
+            (
+                "opencode",
+                session,
+                as_text(message.info.get("id"), f"{message.where}: id") or message.where,
+            )
+        ):
             continue
         taken = 0
         for step in _steps(intake, message):

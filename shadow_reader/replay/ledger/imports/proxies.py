@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from shadow_reader.replay.ledger.imports.requests import FAILED, NO_END, Intake, Request
-from shadow_reader.replay.ledger.imports.values import count, moment, number
+from shadow_reader.replay.ledger.imports.values import count, moment, name, number
 from shadow_reader.replay.records.fields import as_list, as_object, as_text, parse
 
 LITELLM: Final = "litellm"
@@ -49,7 +49,7 @@ def take_spend_logs(intake: Intake, rows: Sequence[tuple[int, dict[str, Any]]]) 
             intake.leave_out("answers from a cache of answers")
         elif row.get("call_type") and not any(k in str(row["call_type"]) for k in _CALLS):
             intake.leave_out("requests that are no completions")
-        elif intake.first_time(("litellm", row["request_id"])):
+        elif intake.first_time(("litellm", name(row["request_id"], f"{where}: request_id"))):
             _spend_log(intake, row, where)
 
 
@@ -109,7 +109,7 @@ def take_request_stats(intake: Intake, rows: Sequence[tuple[int, dict[str, Any]]
         intake.note("times of the benchmark's own clock")
         intake.add(
             Request(
-                session=str(row["conversation_id"]),
+                session=name(row["conversation_id"], f"{where}: conversation_id"),
                 start_s=start,
                 first_s=None if wait is None else start + number(wait, f"{where}: ttft_ms") / 1000,
                 end_s=start + number(row["latency_ms"], f"{where}: latency_ms") / 1000,

@@ -38,7 +38,9 @@ def take_chat(intake: Intake, lines: Sequence[tuple[int, dict[str, Any]]]) -> No
         RecordError: a field has another shape.
     """
     events = [(row, line, _event(line, row)) for row, line in lines]
-    told = {line.get("sessionId") for _, line, event in events if _named(event, "api_response")}
+    told = {
+        str(line.get("sessionId")) for _, line, event in events if _named(event, "api_response")
+    }
     asked: float | None = None
     restarts = False
     for row, line, event in events:
@@ -50,7 +52,7 @@ def take_chat(intake: Intake, lines: Sequence[tuple[int, dict[str, Any]]]) -> No
         elif _named(event, "api_response"):
             restarts = _response(intake, line, event, where, restarts)
         elif line.get("type") == "assistant" and line.get("usageMetadata") is not None:
-            if line.get("sessionId") not in told:
+            if str(line.get("sessionId")) not in told:
                 restarts = _answer(intake, line, asked, where, restarts)
         elif line.get("type") in ("user", "tool_result"):
             asked = moment(line.get("timestamp"), f"{where}: timestamp")
@@ -80,7 +82,15 @@ def _response(
     agent = as_text(event.get("subagent_name"), f"{where}: subagent_name")
     names = ("input_token_count", "output_token_count", "thoughts_token_count", "total_token_count")
     counts = [event.get(name) for name in names]
-    if not intake.first_time(("qwen-code", line.get("uuid"), start, end, *counts[:2])):
+    if not intake.first_time(
+        (
+            "qwen-code",
+            as_text(line.get("uuid"), f"{where}: uuid"),
+            start,
+            end,
+            *map(str, counts[:2]),
+        )
+    ):
         return restarts
     _add(
         intake,
@@ -106,7 +116,7 @@ def _answer(
         return restarts
     usage = as_object(line["usageMetadata"], f"{where}: usageMetadata")
     names = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "totalTokenCount")
-    if not intake.first_time(("qwen-code", line.get("uuid"))):
+    if not intake.first_time(("qwen-code", as_text(line.get("uuid"), f"{where}: uuid"))):
         return restarts
     _add(
         intake,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,8 @@ from shadow_reader.replay.ledger.turn import MAX_IDS
 
 _MILLI, _MICRO, _NANO = 1e11, 1e14, 1e17
 """From here on a number of seconds since 1970 would lie beyond the year 5000: a finer unit."""
+_LARGEST = 1e21
+"""Nothing that is measured is as large, in any of these units."""
 
 
 def count(value: Any, where: str) -> int:
@@ -28,6 +29,19 @@ def count(value: Any, where: str) -> int:
     return value
 
 
+def name(value: Any, where: str) -> str:
+    """A name: text that is not empty, or a whole number.
+
+    Raises:
+        RecordError: it is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value:
+        raise RecordError(f"{where} must be a name, found {value!r}", where=where)
+    return value
+
+
 def number(value: Any, where: str) -> float:
     """A finite number from 0.
 
@@ -35,7 +49,7 @@ def number(value: Any, where: str) -> float:
         RecordError: it is none.
     """
     fine = isinstance(value, int | float) and not isinstance(value, bool)
-    if not fine or not 0 <= value < math.inf:
+    if not fine or not 0 <= value < _LARGEST:
         raise RecordError(f"{where} must be a number from 0, found {value!r}", where=where)
     return float(value)
 
