@@ -301,5 +301,12 @@ def _problems(error: ValidationError, sources: Mapping[str, str]) -> Iterator[di
         yield {
             "key": key,
             "source": sources.get(str(item["loc"][0]), "default"),
-            "problem": item["msg"],
+            "problem": _plain(item["type"], item["msg"]),
         }
+
+
+def _plain(kind: str, message: str) -> str:
+    """What pydantic found, without its own words."""
+    if kind == "extra_forbidden":
+        return "is not a known setting"
+    return message.removeprefix("Value error, ").replace("Input should be", "should be")

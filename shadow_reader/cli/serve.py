@@ -51,7 +51,7 @@ def serve(
 ) -> None:
     """Run the service. Without a model it only journals what it is told.
 
-    Ends in order on Ctrl-C or SIGTERM. Every option is also a setting.
+    Ends in order on Ctrl-C or SIGTERM. Every option but --ready-file and --json is also a setting.
     """
     settings = invocation(context).settings(
         model=model,
