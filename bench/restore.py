@@ -26,6 +26,7 @@ from shadow_reader.config import GIB, Settings
 from shadow_reader.errors import OutOfRoomError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
@@ -86,7 +87,7 @@ async def measure(settings: Settings, lengths: list[int], times: int, folder: Pa
     store = FileSnapshots.open(
         folder / "snapshots", limits=limits, clock=SystemClock(), disk=Disk(engine.host_buffer)
     )
-    moves = Moves(engine, device, disk, store, Lease(SystemClock()), _no_gate)
+    moves = Moves(engine, device, disk, store, Lease(SystemClock()), BoxLock(None), _no_gate)
     try:
         return [await one(engine, device, moves, length, times, folder) for length in lengths]
     finally:

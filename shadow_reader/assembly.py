@@ -24,9 +24,12 @@ from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.snapshots import SnapshotStore
 from shadow_reader.reading import Snapshots, Surroundings
+from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.erasures import Erasures
+from shadow_reader.shadow.holds import Holds
+from shadow_reader.shadow.holds_journal import HoldsJournal
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.mover import SpillProgress
@@ -35,6 +38,7 @@ from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, check_vocabulary
+from shadow_reader.shadow.windows import Windows
 from shadow_reader.slot import REAL, Maker, Slot
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.snapshots.disk import Disk, plain_buffer
@@ -90,6 +94,7 @@ class Parts:
     changes: Changes
     device: JobThread
     snapshots: Snapshots | None
+    windows: Windows
     slot: Slot
 
 
@@ -121,6 +126,7 @@ async def assemble(
     line = QuestionLine(sessions, clock, given.vocabulary, settings.ask_timeout_s)
     changes = Changes()
     erasures = Erasures(sessions, line, bounds.add(Bound("erasures", settings.erasures)))
+    windows = _windows(settings, clock, bounds, stack)
     slots: list[Slot] = []
 
     def spilling(progress: SpillProgress) -> None:
@@ -132,7 +138,7 @@ async def assemble(
 
     snapshots = await _open_snapshots(settings, given, clock, Disk(host_buffer), stack)
     around = Surroundings(
-        settings, sessions, line, lease, clock, device, snapshots, told.death, spilling
+        settings, sessions, line, lease, clock, device, snapshots, windows, told.death, spilling
     )
     slot = Slot(around, given=given.engine, maker=given.maker or REAL, on_loaded=told.loaded)
     slots.append(slot)
@@ -143,7 +149,12 @@ async def assemble(
         changes.tell(session)
 
     sessions.on_change = changed
-    parts = Parts(journal, sessions, line, erasures, changes, device, snapshots, slot)
+    windows.holds.on_change = slot.tell
+    holding = HoldsJournal(journal, clock)
+    windows.holds.on_begin, windows.holds.on_end = holding.began, holding.ended
+    stack.push_async_callback(holding.settle)
+    stack.callback(windows.holds.close)
+    parts = Parts(journal, sessions, line, erasures, changes, device, snapshots, windows, slot)
     _list_bounds(bounds, settings, parts)
     if given.engine or settings.model:
         stack.push_async_callback(_journal_stop, journal, clock)
@@ -208,6 +219,27 @@ def _limits(settings: Settings, given: Given, config: ModelConfig | None) -> Lim
         branches=min(settings.branches, settings.sessions - 1),
         branch_min=settings.branch_min_ids,
         profiles={name: p.shadow.mode == "on" for name, p in settings.profiles.items()},
+    )
+
+
+def _windows(settings: Settings, clock: Clock, bounds: Bounds, stack: AsyncExitStack) -> Windows:
+    """When the shadow may do something unasked.
+
+    Raises:
+        SettingsError: the box lock's file cannot be opened.
+    """
+    path = settings.box_lock
+    box = BoxLock(path.expanduser() if path is not None else None)
+    stack.callback(box.close)
+    return Windows(
+        holds=Holds(clock, bounds.add(Bound("holds", settings.holds)), settings.hold_s),
+        box=box,
+        turns_block=settings.foreground == "turns",
+        burst_s=settings.burst_s,
+        share=settings.turn_share,
+        slice_s=settings.slice_s,
+        streamed=settings.rounds == "streamed",
+        idle_poll_s=settings.idle_poll_s or None,
     )
 
 

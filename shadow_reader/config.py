@@ -90,9 +90,17 @@ class Settings(BaseModel):
         durability: normal: a commit survives the process; full: a power loss too.
         pending_events: events queued for the journal before senders wait.
         pending_bytes: the same for their bytes.
-        foreground: turns: the reader stays away while any turn runs; lease: only while a request
-            holds or waits for the lease (a shadow with a device of its own).
+        foreground: turns: while any turn runs the reader keeps to its ration; lease: only a request
+            that holds or waits for the lease counts (a shadow with a device of its own).
         burst_s: longest time the reader keeps the lease.
+        turn_share: of the time since a turn's first token that the reader may use in its rounds.
+        slice_s: most that it uses in one round.
+        rounds: streamed: each piece of output that comes is a round, for engines that cannot pause;
+            called: only those that the engine calls. A turn whose rounds are called has no others.
+        idle_poll_s: idle windows are looked for so often; 0: as soon as one begins.
+        box_lock: a file that programs lock which want the GPU of this box to themselves; the
+            reader takes it for each idle burst. None: there is none.
+        hold_s: longest that a hold may last. holds: holds at once.
         turn_timeout_s: a turn without news for this long is taken as ended.
         ask_timeout_s: longest a question waits when the caller names no time.
         host, port, token: where the API listens; another host than loopback needs a token.
@@ -138,6 +146,13 @@ class Settings(BaseModel):
     pending_bytes: Annotated[int, Field(ge=1024**2, le=16 * GIB)] = 64 * 1024**2
     foreground: Literal["turns", "lease"] = "turns"
     burst_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    turn_share: Annotated[float, Field(ge=0, le=1)] = 0.02
+    slice_s: Annotated[float, Field(gt=0, le=60)] = 0.15
+    rounds: Literal["streamed", "called"] = "streamed"
+    idle_poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
+    box_lock: Path | None = None
+    hold_s: Annotated[float, Field(gt=0, le=86_400)] = 3_600.0
+    holds: Annotated[int, Field(ge=1, le=1024)] = 64
     turn_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
     ask_timeout_s: Annotated[float, Field(gt=0, le=3_600)] = 30.0
     host: str = "127.0.0.1"
@@ -170,7 +185,7 @@ class Settings(BaseModel):
             raise ValueError("true and false mean nothing here")
         return value
 
-    @field_validator("journal", "dir", mode="before")
+    @field_validator("journal", "dir", "box_lock", mode="before")
     @classmethod
     def _a_path_has_a_name(cls, value: Any) -> Any:
         if value == "":

@@ -25,6 +25,7 @@ from shadow_reader.shadow.mover import Mover, SpillProgress
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.windows import Windows
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Surroundings:
 
     Attributes:
         device: the one thread that uses the engine. snapshots: None without a disk.
+        windows: when anything may be done unasked.
         on_death: told why, should the reader die. on_spill: told how far the spilling is.
     """
 
@@ -53,6 +55,7 @@ class Surroundings:
     clock: Clock
     device: JobThread
     snapshots: Snapshots | None
+    windows: Windows
     on_death: Callable[[Exception], None]
     on_spill: Callable[[SpillProgress], None]
 
@@ -71,8 +74,7 @@ class Reading:
             lease=around.lease,
             line=around.line,
             clock=around.clock,
-            turns_block=settings.foreground == "turns",
-            burst_s=settings.burst_s,
+            windows=around.windows,
             recent_sessions=settings.recent_sessions,
         )
         self.mover = _mover(self.reader, engine, around)
@@ -146,7 +148,7 @@ def _mover(reader: Reader, engine: Engine, around: Surroundings) -> Mover | None
         clock=around.clock,
         roster=reader.roster,
         line=around.line,
-        turns_block=around.settings.foreground == "turns",
+        windows=around.windows,
         wake=reader.wake,
     )
     reader.move_with(mover)

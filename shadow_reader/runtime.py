@@ -13,135 +13,39 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from shadow_reader.assembly import Given, Parts, Told, assemble
-from shadow_reader.bounds import Bounds
-from shadow_reader.clock import Clock, SystemClock
-from shadow_reader.config import Settings
-from shadow_reader.errors import AskTimeoutError, ModelError, NotFoundError, ShutDownError
+from shadow_reader.assembly import Parts
+from shadow_reader.errors import AskTimeoutError, NotFoundError, ShutDownError
 from shadow_reader.events import types as t
-from shadow_reader.events.journal import Journal
-from shadow_reader.events.snapshots import SnapshotStore
-from shadow_reader.reading import Reading
+from shadow_reader.service import Service
 from shadow_reader.shadow import jobs
-from shadow_reader.shadow.changes import Changes
-from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
-from shadow_reader.shadow.lease import Lease, Rank
-from shadow_reader.shadow.mover import SpillProgress
+from shadow_reader.shadow.lease import Rank
 from shadow_reader.shadow.questions import Reply
-from shadow_reader.shadow.roster import PROFILE_OFF, Roster
-from shadow_reader.shadow.sessions import Accepted, Erased, LiveSession, Sessions
+from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.sessions import Accepted, Erased, LiveSession
 from shadow_reader.shadow.status import (
-    NO_MODEL,
-    ServiceState,
+    RoundReply,
     SessionStatus,
     SlotStatus,
     Status,
     engine_status,
     session_status,
     totals,
+    windows_status,
 )
-from shadow_reader.shadow.vocabulary import Vocabulary
-from shadow_reader.slot import Maker
 
 LOAD_S: Final = 600.0
 
-log = logging.getLogger(__name__)
 
-
-class Runtime:
-    """One service: a journal, its live sessions, and, with a model, the reader.
-
-    Args:
-        settings: see ``config.Settings``.
-        clock, engine, journal, vocabulary, snapshots: to bring your own; the rest is made from
-            the settings. maker: makes the engine whenever the model is loaded.
-
-    Attributes:
-        bounds: every bound of the service, as the status shows them; also of whoever serves it.
-        on_loaded: called each time the model was loaded.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
-        engine: Engine | None = None,
-        maker: Maker | None = None,
-        journal: Journal | None = None,
-        vocabulary: Vocabulary | None = None,
-        snapshots: SnapshotStore | None = None,
-    ) -> None:
-        self.settings = settings
-        self.clock: Clock = clock or SystemClock()
-        self.lease = Lease(self.clock)
-        self.bounds = Bounds()
-        self.on_loaded: Callable[[], None] = _nothing
-        self._given = Given(engine, maker, journal, vocabulary, snapshots)
-        self._parts: Parts | None = None
-        self._stack = AsyncExitStack()
-        self._state: ServiceState = "closing"
-        self._reason = "not started"
-        self._started_s = 0.0
-
-    async def __aenter__(self) -> Runtime:
-        """Open the journal and take messages; the model is loaded beside that (``load``).
-
-        Raises:
-            JournalError, ModelError, SettingsError, VocabularyError, SnapshotError: nothing is
-                left open.
-        """
-        self._started_s = self.clock.monotonic()
-        async with AsyncExitStack() as stack:
-            # Last of all: an erasure may wait for the journal's closing.
-            stack.push_async_callback(self._settle_erasures)
-            parts = await assemble(
-                self.settings,
-                clock=self.clock,
-                lease=self.lease,
-                bounds=self.bounds,
-                given=self._given,
-                stack=stack,
-                told=Told(self._reader_died, self._spilling, self._loaded),
-            )
-            self._parts = parts
-            has_model = self._given.engine is not None or self.settings.model
-            self._state, self._reason = ("ready", "") if has_model else ("off", NO_MODEL)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Finish the chunk in flight, spill every resident state, journal the end, close."""
-        self._state, self._reason = "closing", "the service is closing"
-        try:
-            await self._stack.aclose()
-        finally:
-            self._parts = None
+class Runtime(Service):
+    """The calls on one service; see ``Service`` for how it is made."""
 
     # -- what an engine says ------------------------------------------------------------------
-
-    @property
-    def sessions(self) -> Sessions:
-        """The live sessions; their calls are decided at once and acknowledged when awaited."""
-        return self._running().sessions
-
-    @property
-    def journal(self) -> Journal:
-        """The journal."""
-        return self._running().journal
 
     async def prompt(
         self,
@@ -285,6 +189,9 @@ class Runtime:
             journal=parts.journal.stats(),
             snapshots=parts.slot.disk_stats(),
             lease=self.lease.status(),
+            windows=windows_status(
+                parts.windows, reading.reader.rounds if reading else None, self.clock.monotonic()
+            ),
             limits=self.bounds.limits(),
             totals=totals(there, roster),
             sessions=tuple(
@@ -325,24 +232,62 @@ class Runtime:
             raise _no_state(session)
         return found
 
-    def journal_entries(self, **filters: Any) -> AsyncIterator[t.Entry]:
-        """Committed entries; the filters are those of ``Journal.entries``."""
-        return self.journal.entries(**filters)
+    # -- when the shadow may do something -----------------------------------------------------
 
-    @property
-    def changes(self) -> Changes:
-        """Tells of every commit of a session, for those who follow the journal."""
-        return self._running().changes
+    async def round(self, session: str, turn: str) -> RoundReply:
+        """The engine has paused between two of its rounds: the reader uses what its ration allows.
 
-    @property
-    def state(self) -> ServiceState:
-        """off (no model), ready, failed (the reader stopped), closing."""
-        return self._state
+        Call it after the turn's first token was told; before that it is over at once.
 
-    @property
-    def reason(self) -> str:
-        """Why the state is not ready; empty when it is."""
-        return self._reason
+        Raises:
+            NotFoundError: no such turn. ConflictError: it has ended.
+        """
+        parts = self._running()
+        live = await parts.sessions.line_of_turn(session, turn)
+        reading = parts.slot.reading
+        if reading is None or live.decodes_since_s is None:
+            return RoundReply(0, 0.0, 0.0)
+        rounds = reading.reader.rounds
+        opened = await reading.reader.round()
+        allowance_s = rounds.ration.allowance_s(self.clock.monotonic())
+        left_ms = 0.0 if allowance_s == float("inf") else round(1000 * allowance_s, 3)
+        return RoundReply(opened.read, round(1000 * opened.used_s, 3), left_ms)
+
+    def round_from_thread(
+        self, session: str, turn: str, *, timeout_s: float | None = None
+    ) -> RoundReply:
+        """``round`` for an engine's own thread, which waits; never call it on the event loop.
+
+        Raises:
+            TimeoutError: it is not over within ``timeout_s``; it goes on.
+        """
+        assert self._loop is not None, "the runtime is not running"
+        asked = asyncio.run_coroutine_threadsafe(self.round(session, turn), self._loop)
+        return asked.result(timeout_s)
+
+    def hold(self, owner: str, seconds: float) -> Hold:
+        """Keep the shadow from doing anything unasked, for so long at most.
+
+        Raises:
+            InvalidInputError: no owner, or longer than ``hold_s``. BusyError: too many are on.
+        """
+        return self._running().windows.holds.begin(owner, seconds)
+
+    def extend_hold(self, hold: str, seconds: float) -> Hold:
+        """Let a hold last for so long from now on.
+
+        Raises:
+            NotFoundError: it is not on (any more). InvalidInputError: longer than ``hold_s``.
+        """
+        return self._running().windows.holds.extend(hold, seconds)
+
+    def end_hold(self, hold: str) -> Hold:
+        """End a hold before its time.
+
+        Raises:
+            NotFoundError: it is not on (any more).
+        """
+        return self._running().windows.holds.end(hold)
 
     # -- the model ----------------------------------------------------------------------------
 
@@ -367,63 +312,10 @@ class Runtime:
         """
         return await self._running().slot.release()
 
-    def _reader_died(self, error: Exception) -> None:
-        self._state, self._reason = "failed", f"the reader stopped: {error!r}"
-        self._running().line.send_away(ShutDownError(self._reason))
-
-    def _loaded(self) -> None:
-        if self._state == "failed":
-            self._state, self._reason = "ready", ""
-        self.on_loaded()
-
-    def _spilling(self, progress: SpillProgress) -> None:
-        told = f"{progress.done} of {progress.sessions} states are spilled"
-        if self._state == "closing":
-            self._reason = f"closing: {told}"
-        if progress.sessions:
-            log.info(told)
-
-    async def _settle_erasures(self) -> None:
-        if self._parts is not None:
-            await self._parts.erasures.settle()
-
-    def _running(self) -> Parts:
-        if self._parts is None:
-            raise ShutDownError("the runtime is not running: use it in an `async with` block")
-        return self._parts
-
-    async def _reading(self) -> Reading:
-        """What reads, once it does."""
-        self._check_alive()
-        return await self._running().slot.ready()
-
-    def _resident(self) -> Reading:
-        """What reads now: without it no state is resident."""
-        self._check_alive()
-        slot = self._running().slot
-        if slot.reading is None:
-            raise ModelError(slot.status().reason, field="model", state=slot.status().state)
-        return slot.reading
-
-    async def _check_profile(self, session: str) -> None:
-        view = (await self.sessions.spoken(session)).tentative
-        if view is not None and view.turn and not self.sessions.limits.reads(view.turn.profile):
-            raise ModelError(
-                f"session {session!r} is not read: {PROFILE_OFF}", field="session", found=session
-            )
-
-    def _check_alive(self) -> None:
-        if self._state == "failed":
-            raise ShutDownError(self._reason)
-
 
 def _roster(parts: Parts) -> Roster | None:
     reading = parts.slot.reading
     return reading.reader.roster if reading is not None else None
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 def _no_state(session: str) -> NotFoundError:

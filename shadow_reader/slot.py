@@ -270,10 +270,12 @@ class Slot:
 
     def _in_the_way(self) -> str:
         """Why this is no idle window; empty when it is one."""
+        windows = self._around.windows
+        if windows.holds.any:
+            return "waits while a hold is on"
         if not self._around.lease.free:
             return "waits: a request holds the lease, or waits for it"
-        turns_block = self._around.settings.foreground == "turns"
-        if turns_block and any(live.running for live in self._around.sessions.live()):
+        if windows.turns_block and any(live.running for live in self._around.sessions.live()):
             return "waits while turns run (foreground)"
         return ""
 

@@ -24,7 +24,7 @@ class InlineDevice(JobThread):
 
     def __init__(self, job_s: float = 0.0) -> None:
         self.job_s = job_s
-        self.costs = {"drop": 0.0, "give_way": 0.0}
+        self.costs = {"drop": 0.0, "give_way": 0.0, "synchronise": 0.0}
         self.begun = 0
         self._line = asyncio.Lock()
         self._shut = False

@@ -249,6 +249,9 @@ class FakeEngine:
     def host_buffer(self, size: int) -> memoryview:
         return memoryview(bytearray(size))
 
+    def synchronise(self) -> None:
+        """There is nothing to wait for."""
+
     def state_stats(self, session: str) -> StateStats | None:
         state = self.states.get(session)
         if state is None:

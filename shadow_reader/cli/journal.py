@@ -91,7 +91,7 @@ def list_entries(
 
     async def show() -> None:
         async with (
-            _source(invocation(context), file, url, token) as source,
+            open_source(invocation(context), file, url, token) as source,
             contextlib.aclosing(source.rows(filters, ids=ids)) as rows,
         ):
             async for row in rows:
@@ -120,7 +120,7 @@ def tail(
     filters = Filters(session=session, turn=turn, kinds=tuple(kind or ()))
 
     async def show() -> None:
-        async with _source(invocation(context), file, url, token) as source:
+        async with open_source(invocation(context), file, url, token) as source:
             seen = 0
             for row in await _newest(source, filters, count, ids=ids):
                 _print_row(row, as_json=as_json)
@@ -146,7 +146,7 @@ def sessions(
     """List the journal's sessions by name."""
 
     async def show() -> None:
-        async with _source(invocation(context), file, url, token) as source:
+        async with open_source(invocation(context), file, url, token) as source:
             found = []
             async with contextlib.aclosing(source.sessions()) as rows:
                 async for row in rows:
@@ -188,9 +188,10 @@ def verify(context: typer.Context, file: FileOption = None, as_json: JsonFlag = 
 
 
 @contextlib.asynccontextmanager
-async def _source(
+async def open_source(
     shared: Invocation, file: Path | None, url: str | None, token: str | None
 ) -> AsyncIterator[JournalSource]:
+    """A server's journal, or the file that was named."""
     from shadow_reader.cli.journal_source import FileSource, HttpSource
 
     if file is None:

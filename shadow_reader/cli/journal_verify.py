@@ -91,6 +91,6 @@ class _Folder:
 
     def _fold(self, entry: t.Entry) -> None:
         self.at_seq = entry.seq
-        if not isinstance(entry.event, t.EngineLoaded | t.EngineReleased | t.EngineStopped):
+        if not isinstance(entry.event, t.EngineEvent):
             self.views[entry.session] = fold(self.views.get(entry.session), entry)
         self.kinds[kind_of(entry.event)] += 1

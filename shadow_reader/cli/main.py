@@ -14,6 +14,7 @@ from shadow_reader.cli import (
     import_records,
     journal,
     journal_prune,
+    journal_share,
     model,
     rebuild,
     serve,
@@ -40,6 +41,7 @@ app.command("status", epilog=EXIT_CODES_HELP)(status.status)
 app.command("load", epilog=EXIT_CODES_HELP)(model.load)
 app.command("release", epilog=EXIT_CODES_HELP)(model.release)
 journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
+journal.app.command("share", epilog=EXIT_CODES_HELP)(journal_share.share)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
 app.command("import", epilog=EXIT_CODES_HELP)(import_records.import_records)

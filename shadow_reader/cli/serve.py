@@ -40,7 +40,7 @@ def serve(
     gb: MemoryOption = None,
     foreground: Annotated[
         str | None,
-        typer.Option(help="turns: read only between turns; lease: the model has its own device."),
+        typer.Option(help="turns: rationed while turns run; lease: the model has its own device."),
     ] = None,
     token: Annotated[str | None, typer.Option(help="Bearer token that clients must send.")] = None,
     ready_file: Annotated[

@@ -47,6 +47,7 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "turn.ended": t.TurnEnded,
         "rewind": t.Rewind,
         "read": t.Read,
+        "ration.used": t.RationUsed,
         "checkpoint": t.Checkpoint,
         "shared": t.Shared,
         "spill": t.Spill,
@@ -57,6 +58,8 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "question.ended": t.QuestionEnded,
         "engine.loaded": t.EngineLoaded,
         "engine.released": t.EngineReleased,
+        "hold": t.HoldBegun,
+        "hold.ended": t.HoldEnded,
         "engine.stopped": t.EngineStopped,
     }
 )

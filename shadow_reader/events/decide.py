@@ -219,6 +219,18 @@ def decide_question(view: SessionView, question: t.Question, limits: Limits) -> 
     return question
 
 
+def check_running(view: SessionView | None, turn: str) -> TurnView:
+    """The running turn of that name.
+
+    Raises:
+        NotFoundError: no such session or turn. ConflictError: it has ended.
+    """
+    current = _current(view, turn)
+    if not current.running:
+        raise _has_ended(current)
+    return current
+
+
 def known_from(known: Ids, start: int) -> Ids:
     """The known ids from ``start`` on."""
     return known.window(min(start, len(known)), len(known))

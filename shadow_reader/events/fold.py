@@ -57,7 +57,7 @@ def fold(view: View, draft: t.Happened) -> View:
     event = draft.event
     if isinstance(event, t.Output) and view is not None:
         return _output(view, draft, event)  # the one that comes by the thousand
-    if isinstance(event, t.EngineLoaded | t.EngineReleased | t.EngineStopped):
+    if isinstance(event, t.EngineEvent):
         raise JournalFormatError("an engine event belongs to no session")
     if isinstance(event, t.SessionOpened):
         if view is not None:
@@ -93,7 +93,7 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
             return replace(view, read=view.read + event.stop - event.start)
         case t.Checkpoint():
             return _checkpoint(view, event)
-        case t.Shared() | t.Spill() | t.Restore() | t.Dropped():
+        case t.RationUsed() | t.Shared() | t.Spill() | t.Restore() | t.Dropped():
             return view  # what the device holds is not the journal's to say
         case t.Question() | t.Answer() | t.QuestionEnded():
             return _fold_question(view, draft, event)

@@ -16,6 +16,7 @@ EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded",
 QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
 WindowName: TypeAlias = Literal["idle", "ration", "question"]
 DropReason: TypeAlias = Literal["cap", "failed"]
+HoldEnd: TypeAlias = Literal["released", "expired", "closed"]
 ReleaseReason: TypeAlias = Literal["asked", "failed"]
 
 
@@ -87,6 +88,16 @@ class Read:
     stop: int
     window: WindowName
     ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RationUsed:
+    """What the reader used of the turn, which is over: ``used_ms`` of the ``decode_ms`` since its
+    first token, in so many slices; for whatever session they were used."""
+
+    used_ms: float
+    decode_ms: float
+    slices: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +213,23 @@ class EngineReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldBegun:
+    """Somebody wants the box quiet, for ``seconds`` at most."""
+
+    hold: str
+    owner: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HoldEnded:
+    """The hold is over."""
+
+    hold: str
+    reason: HoldEnd
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStopped:
     """The service closed in order. Without one, the process was killed."""
 
@@ -217,6 +245,7 @@ SessionEvent: TypeAlias = (
     | TurnEnded
     | Rewind
     | Read
+    | RationUsed
     | Checkpoint
     | Shared
     | Spill
@@ -226,7 +255,7 @@ SessionEvent: TypeAlias = (
     | Answer
     | QuestionEnded
 )
-EngineEvent: TypeAlias = EngineLoaded | EngineReleased | EngineStopped
+EngineEvent: TypeAlias = EngineLoaded | EngineReleased | HoldBegun | HoldEnded | EngineStopped
 Event: TypeAlias = SessionEvent | EngineEvent
 
 

@@ -163,6 +163,33 @@ class AskBody(Body):
         return self
 
 
+class RoundBody(Body):
+    """An engine has paused in this turn."""
+
+    session: Name
+    turn: Name
+
+
+class HoldBody(Body):
+    """Keep the shadow quiet for so many seconds; with ``hold``, that one for so long from now."""
+
+    owner: Name | None = None
+    seconds: Annotated[float, Field(gt=0)]
+    hold: Name | None = None
+
+    @model_validator(mode="after")
+    def _new_or_known(self) -> HoldBody:
+        if (self.owner is None) == (self.hold is None):
+            raise ValueError("give owner for a new hold, or hold for one that is on")
+        return self
+
+
+class EndHoldBody(Body):
+    """End a hold before its time."""
+
+    hold: Name
+
+
 class LoadBody(Body):
     """Load the model in the next idle window; ``timeout_s`` is how long that is waited for."""
 

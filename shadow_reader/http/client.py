@@ -35,10 +35,11 @@ from shadow_reader.http.client_replies import (
     read_value,
     save,
 )
+from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
-from shadow_reader.shadow.status import SessionStatus, SlotStatus, Status
+from shadow_reader.shadow.status import RoundReply, SessionStatus, SlotStatus, Status
 
 CONNECT_S: Final = 5.0
 REPLY_S: Final = 60.0
@@ -229,6 +230,25 @@ class ShadowClient:
     async def erase(self, session: str) -> Erased:
         """Remove everything the journal and the reader hold of the session."""
         return await self._call(Erased, "DELETE", _session(session), bounded=False)
+
+    async def round(self, session: str, turn: str) -> RoundReply:
+        """The engine has paused between two of its rounds; returns when it may go on."""
+        body = {"session": session, "turn": turn}
+        return await self._call(RoundReply, "POST", "/v1/conductor/shadow/round", body)
+
+    async def hold(self, owner: str, seconds: float) -> Hold:
+        """Keep the shadow quiet for so long at most."""
+        body = {"owner": owner, "seconds": seconds}
+        return await self._call(Hold, "POST", "/v1/conductor/shadow/hold", body)
+
+    async def extend_hold(self, hold: str, seconds: float) -> Hold:
+        """Let a hold last for so long from now on."""
+        body = {"hold": hold, "seconds": seconds}
+        return await self._call(Hold, "POST", "/v1/conductor/shadow/hold", body)
+
+    async def end_hold(self, hold: str) -> Hold:
+        """End a hold before its time."""
+        return await self._call(Hold, "POST", "/v1/conductor/shadow/hold/end", {"hold": hold})
 
     async def load(self, *, timeout_s: float | None = None) -> SlotStatus:
         """Load the model in the server's next idle window."""

@@ -12,11 +12,14 @@ from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, na
 from shadow_reader.http.bodies import (
     AskBody,
     EndBody,
+    EndHoldBody,
     FirstTokenBody,
+    HoldBody,
     LoadBody,
     OutputBody,
     PromptBody,
     ReleaseBody,
+    RoundBody,
     SessionQuery,
     SessionsQuery,
 )
@@ -111,6 +114,27 @@ async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:
             body.session, question, body.choices, wait=body.wait, timeout_s=body.timeout_s
         )
     return json_response(reply)
+
+
+async def post_round(api: Api, request: web.Request) -> web.StreamResponse:
+    """An engine has paused: the reader uses its ration, then the engine goes on."""
+    async with body_of(api, request, RoundBody) as body:
+        return json_response(await api.runtime.round(body.session, body.turn))
+
+
+async def post_hold(api: Api, request: web.Request) -> web.StreamResponse:
+    """Begin a hold, or let one last longer."""
+    async with body_of(api, request, HoldBody) as body:
+        if body.hold is not None:
+            return json_response(api.runtime.extend_hold(body.hold, body.seconds))
+        assert body.owner is not None, "the model holds one of the two"
+        return json_response(api.runtime.hold(body.owner, body.seconds))
+
+
+async def post_hold_end(api: Api, request: web.Request) -> web.StreamResponse:
+    """End a hold."""
+    async with body_of(api, request, EndHoldBody) as body:
+        return json_response(api.runtime.end_hold(body.hold))
 
 
 async def post_load(api: Api, request: web.Request) -> web.StreamResponse:

@@ -28,13 +28,16 @@ from shadow_reader.http.api import BINARY, EVENT_STREAM, NDJSON, Route
 from shadow_reader.http.bodies import (
     AskBody,
     EndBody,
+    EndHoldBody,
     FeedMessage,
     FirstTokenBody,
+    HoldBody,
     JournalQuery,
     LoadBody,
     OutputBody,
     PromptBody,
     ReleaseBody,
+    RoundBody,
     SessionQuery,
     SessionsQuery,
     StreamQuery,
@@ -50,10 +53,11 @@ from shadow_reader.http.replies import (
     Readiness,
     SessionPage,
 )
+from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
-from shadow_reader.shadow.status import SessionStatus, SlotStatus, Status
+from shadow_reader.shadow.status import RoundReply, SessionStatus, SlotStatus, Status
 
 _TAKES_BODY: Final = (BadRequestError, InvalidInputError, TooLargeError, SlowBodyError)
 _JOURNALS: Final = (ShutDownError, JournalError, JournalFullError, BusyError)
@@ -174,6 +178,33 @@ ROUTES: Final = (
             VocabularyError,
             AskTimeoutError,
         ),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/round",
+        r.post_round,
+        "The engine has paused between two rounds of a turn: the reader uses its ration",
+        answer=RoundReply,
+        body=RoundBody,
+        errors=(*_TAKES_BODY, NotFoundError, ConflictError, *_JOURNALS),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/hold",
+        r.post_hold,
+        "Keep the shadow quiet for a while, or let a hold last longer",
+        answer=Hold,
+        body=HoldBody,
+        errors=(*_TAKES_BODY, NotFoundError, BusyError, ShutDownError),
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/hold/end",
+        r.post_hold_end,
+        "End a hold before its time",
+        answer=Hold,
+        body=EndHoldBody,
+        errors=(*_TAKES_BODY, NotFoundError, ShutDownError),
     ),
     Route(
         "POST",

@@ -285,6 +285,10 @@ class Engine(Protocol):
         """
         ...
 
+    def synchronise(self) -> None:
+        """Wait until the device has done all that was given to it, by whomever in this process."""
+        ...
+
     def state_stats(self, session: str) -> StateStats | None:
         """The session's resident state, None where there is none. Safe on any thread."""
         ...

@@ -6,6 +6,7 @@ Laws:
 2. Requests (rank 0) share the lease with each other, since a serving engine runs several at once.
    Every other rank holds it alone.
 3. Nobody is interrupted: a holder sees ``wanted`` and lets go. The reader looks before each chunk.
+   Requests that pause lend it to the reader for a slice; who comes meanwhile waits for that.
 4. A cancelled waiter leaves no trace, also when it was granted in the same moment.
 """
 
@@ -89,6 +90,19 @@ class Lease:
     def try_acquire(self, rank: Rank, owner: str) -> Grant | None:
         """Take the lease if it is to be had at once, behind every waiter; else None."""
         if any(self._waiting.values()) or not self._admits(rank):
+            return None
+        return self._grant(Grant(rank, owner, self._clock.monotonic()))
+
+    @property
+    def lendable(self) -> bool:
+        """Whether requests alone hold it, and nobody waits."""
+        held = bool(self._holders) and all(h.rank is Rank.REQUEST for h in self._holders)
+        return held and not any(self._waiting.values())
+
+    def lend(self, rank: Rank, owner: str) -> Grant | None:
+        """Take it beside the requests that hold it, which have paused; None: they do not, or
+        somebody waits. ``release`` gives it back."""
+        if not self.lendable:
             return None
         return self._grant(Grant(rank, owner, self._clock.monotonic()))
 

@@ -161,6 +161,8 @@ class LiveLines:
             past = max(0.0, self.clock.wall() - view.last_at) if view else 0.0
             owner = split_name(session)[0]
             live = LiveSession(session, owner, view, view, now - past, now, prompted, branches)
+            if view is not None and view.turn is not None and view.turn.first_token_at is not None:
+                live.decoding, live.decoding_s = view.turn.turn, now
             self._live[session] = live
             self._tell(session)
             if view is not None:
@@ -229,6 +231,9 @@ class LiveLines:
         future: Committing,
     ) -> None:
         live.tentative = view
+        turn = view.turn if view is not None else None
+        if turn is not None and turn.first_token_at is not None and live.decoding != turn.turn:
+            live.decoding, live.decoding_s = turn.turn, self.clock.monotonic()
         live.inflight += 1
         live.last = future
 

@@ -57,6 +57,7 @@ class LiveSession:
         loaded_s: monotonic time when it came into memory.
         prompted: the last prompt's seq, or what is greater than any while it is not committed.
         branches: how many more lines the session has; counted at its first line.
+        decoding: the turn whose first token was seen; decoding_s: when, monotonic.
         message: number of the last message among all messages of this process; 0: none yet.
         inflight: submissions not yet committed. last: the newest submission's future.
     """
@@ -69,6 +70,8 @@ class LiveSession:
     loaded_s: float
     prompted: int = 0
     branches: int = 0
+    decoding: str = ""
+    decoding_s: float = 0.0
     message: int = 0
     inflight: int = 0
     last: Committing | None = None
@@ -102,6 +105,14 @@ class LiveSession:
         if view is None or view.turn is None:
             return False
         return view.turn.turn == turn or turn in view.past_turns
+
+    @property
+    def decodes_since_s(self) -> float | None:
+        """Since when the running turn decodes, monotonic; None: none runs, or it is in prefill."""
+        turn = self.tentative.turn if self.tentative is not None else None
+        if turn is None or not turn.running or turn.turn != self.decoding:
+            return None
+        return self.decoding_s
 
     @property
     def may_leave(self) -> bool:

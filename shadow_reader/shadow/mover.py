@@ -41,6 +41,7 @@ from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.moves import OWNER, Moved, Moves
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.windows import Windows
 
 SWEEP_S: Final = 3_600.0
 """How often snapshots that are too old are looked for."""
@@ -67,7 +68,7 @@ class Mover:
 
     Args:
         disk: the one thread that uses ``store``.
-        turns_block: nothing is moved while a turn runs.
+        windows: nothing is moved while a turn runs, if that is foreground, or a hold is on.
         wake: told the session after each move.
     """
 
@@ -82,10 +83,10 @@ class Mover:
         clock: Clock,
         roster: Roster,
         line: QuestionLine,
-        turns_block: bool,
+        windows: Windows,
         wake: Callable[[str], None],
     ) -> None:
-        self._moves = Moves(engine, device, disk, store, lease, self._gate)
+        self._moves = Moves(engine, device, disk, store, lease, windows.box, self._gate)
         self._engine = engine
         self._device = device
         self._disk = disk
@@ -95,7 +96,7 @@ class Mover:
         self._roster = roster
         self._sessions = roster.sessions
         self._line = line
-        self._turns_block = turns_block
+        self._windows = windows
         self._wake = wake
         self._wanted: dict[str, Kind] = {}
         self._current = ""
@@ -199,10 +200,14 @@ class Mover:
         Raises:
             NotFoundError: what is moved is to be forgotten: whoever does that must not wait.
         """
-        while self._turns_block and self._roster.any_runs():
+        while self._is_foreground():
             if self._gone.keys() & {self._current, self._victim}:
                 raise NotFoundError("the session went away while it was moved", field="session")
             await self._changes.next()
+
+    def _is_foreground(self) -> bool:
+        turns = self._windows.turns_block and self._roster.any_runs()
+        return turns or self._windows.holds.any
 
     async def _look(self) -> None:
         self._stats = await self._disk.run(self._store.stats)

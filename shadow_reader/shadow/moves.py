@@ -16,10 +16,12 @@ from typing import Final, Protocol, TypeVar
 from shadow_reader.errors import NotFoundError, OutOfRoomError, SnapshotError
 from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, SnapshotStore
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.engine import Engine, Pinned, Restore
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.snapshot_rules import check_manifest
+from shadow_reader.shadow.windows import BOX_POLL_S
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ class Moves:
 
     Args:
         disk: the one thread that uses ``store``.
-        gate: waits until the device may be used beside the foreground.
+        box: taken for each piece. gate: waits until the device may be used beside the foreground.
     """
 
     engine: Engine
@@ -57,6 +59,7 @@ class Moves:
     disk: JobThread
     store: SnapshotStore
     lease: Lease
+    box: BoxLock
     gate: Callable[[], Awaitable[None]]
 
     async def spill(
@@ -198,9 +201,15 @@ class Moves:
 
     async def _on_device(self, job: Callable[[], T]) -> T:
         """One job of the device, under the lease."""
-        await self.gate()
-        async with self.lease.hold(Rank.SUMMARY, OWNER):
-            return await self.device.run(job)
+        while True:
+            await self.gate()
+            async with self.lease.hold(Rank.SUMMARY, OWNER):
+                if self.box.try_take():
+                    try:
+                        return await self.device.run(job)
+                    finally:
+                        self.box.release()
+            await asyncio.sleep(BOX_POLL_S)
 
 
 def _must_be_there(is_there: Callable[[], bool]) -> None:

@@ -4,7 +4,9 @@ Laws:
 
 1. A question that wants an answer now goes first, oldest first; then one whose session is fresh.
 2. Nothing is read while the foreground is busy (a request holds or waits for the lease, or, unless
-   the shadow has a device of its own, any turn runs).
+   the shadow has a device of its own, any turn runs) or a hold is on. In between lie rounds: an
+   engine that pauses, or a stream's next piece, lets the reader have what the ration allows, if
+   the next chunk's cost fits into it and into a slice.
 3. Then: the session an open question waits for, the session whose turn runs, the most recent one.
 4. A session whose state moves between memory and disk is left alone until it is there.
 5. Nobody starves: of the sessions that waited longer than ``STARVED_S`` for a burst, the one that
@@ -15,7 +17,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 STARVED_S: Final = 30.0
@@ -40,6 +42,7 @@ class Candidate:
         running: its turn runs. heard_s: last message, monotonic.
         unserved_s: since when it is behind without having been given a burst, monotonic.
         blocked: why it cannot be read now; empty when it can.
+        cost_s: what its next chunk will take, about; None: not known yet.
         moving: its state is on its way from the disk, or waits for room: nothing is done to it.
     """
 
@@ -51,6 +54,7 @@ class Candidate:
     unserved_s: float
     blocked: str = ""
     moving: bool = False
+    cost_s: float | None = None
 
     @property
     def behind(self) -> int:
@@ -66,6 +70,10 @@ class Situation:
         lease_free: nobody holds or waits for the lease.
         turns_block: a running turn counts as foreground.
         starved_last: the last burst went to a session because it starved.
+        held: a hold is on.
+        round_s: a round is open, and so much may be used in it; None: none is.
+        lendable: the lease is held by requests alone, and nobody waits for it.
+        slice_s: most that is used in one round.
     """
 
     now_s: float
@@ -75,6 +83,22 @@ class Situation:
     starved_last: bool
     candidates: Sequence[Candidate]
     waiting: Sequence[Waiting]
+    held: bool = False
+    round_s: float | None = None
+    lendable: bool = False
+    slice_s: float = 0.15
+
+    @property
+    def foreground(self) -> bool:
+        """Whether the device is somebody else's but for rounds."""
+        turns = self.turns_block and any(c.running for c in self.candidates)
+        return turns or not self.lease_free
+
+    def fits(self, cost_s: float | None) -> bool:
+        """Whether a chunk of that cost may be read in the round that is open; one of a cost that
+        nobody knows may when a whole slice is allowed."""
+        cost_s = self.slice_s if cost_s is None else cost_s
+        return self.round_s is not None and cost_s <= min(self.round_s, self.slice_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +110,21 @@ class AnswerNext:
 
 @dataclass(frozen=True, slots=True)
 class ReadNext:
-    """Read a burst of this session; ``starved``: because it waited too long (law 5)."""
+    """Read a burst of this session; ``starved``: because it waited too long (law 5).
+
+    ``rationed``: in a round, as much as it allows.
+    """
 
     session: str
     starved: bool = False
+    rationed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
     """Nothing may or need be done until something changes."""
 
-    reason: Literal["fresh", "foreground"]
+    reason: Literal["fresh", "foreground", "hold", "ration"]
 
 
 Action: TypeAlias = AnswerNext | ReadNext | Rest
@@ -104,7 +132,8 @@ Action: TypeAlias = AnswerNext | ReadNext | Rest
 
 def plan(now: Situation) -> Action:
     """The next thing to do."""
-    if not now.lease_free:
+    in_round = now.lendable and now.round_s is not None and now.round_s > 0
+    if not (now.lease_free or in_round):
         return Rest("foreground")
     question = answerable(now)
     if question is not None:
@@ -112,9 +141,15 @@ def plan(now: Situation) -> Action:
     behind = [c for c in now.candidates if c.behind >= now.grid and not (c.blocked or c.moving)]
     if not behind:
         return Rest("fresh")
-    if now.turns_block and any(c.running for c in now.candidates):
+    if now.held:
+        return Rest("hold")
+    chosen = _most_urgent(now, behind)
+    if not now.foreground:
+        return chosen
+    if now.round_s is None:
         return Rest("foreground")
-    return _most_urgent(now, behind)
+    cost_s = next(c.cost_s for c in behind if c.session == chosen.session)
+    return replace(chosen, rationed=True) if now.fits(cost_s) else Rest("ration")
 
 
 def answerable(now: Situation) -> str | None:

@@ -4,6 +4,7 @@ Laws:
 
 1. It reads only what is committed in the journal, and only on the grid.
 2. Before every chunk it looks whether somebody wants the device; a request waits one chunk at most.
+   In a turn it reads in rounds alone, within the ration.
 3. What it did is journaled in the order it did it, and only after the lease is let go.
 4. A session that fails is dropped and named in the status; the others go on.
 """
@@ -12,23 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
     BusyError,
     JournalError,
     NotFoundError,
-    OutOfRoomError,
-    ShadowError,
     ShutDownError,
 )
-from shadow_reader.events import types as t
 from shadow_reader.events.journal import Journal
-from shadow_reader.events.view import SessionView
-from shadow_reader.shadow import jobs
+from shadow_reader.shadow.answering import Answering
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease, Rank
@@ -37,6 +34,7 @@ from shadow_reader.shadow.mover import Mover
 from shadow_reader.shadow.plan import (
     Action,
     AnswerNext,
+    Candidate,
     ReadNext,
     Rest,
     Situation,
@@ -44,10 +42,12 @@ from shadow_reader.shadow.plan import (
     plan,
 )
 from shadow_reader.shadow.question_line import QuestionLine
-from shadow_reader.shadow.questions import OpenQuestion, make_reply
 from shadow_reader.shadow.residency import Residency
-from shadow_reader.shadow.roster import Roster, checkpoint_lines
+from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.rounds import Round, Rounds
 from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.steps import Steps
+from shadow_reader.shadow.windows import BOX_POLL_S, Windows
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class Reader:
     """Drives one engine over all live sessions.
 
     Args:
-        turns_block: a running turn counts as foreground.
-        burst_s: the lease is let go at the first chunk's end after so long.
+        windows: when it may read.
         recent_sessions: taken up again after a start, newest first.
 
     Attributes:
@@ -73,8 +72,7 @@ class Reader:
         lease: Lease,
         line: QuestionLine,
         clock: Clock,
-        turns_block: bool,
-        burst_s: float,
+        windows: Windows,
         recent_sessions: int,
     ) -> None:
         self.roster = Roster(sessions, engine, clock)
@@ -85,10 +83,13 @@ class Reader:
         self._lease = lease
         self._line = line
         self._clock = clock
-        self._turns_block = turns_block
-        self._burst_s = burst_s
+        self._windows = windows
+        self._answering = Answering(sessions, engine, clock, self.roster, line, self._residency)
+        self._steps = Steps(sessions, engine, device, clock, self.roster, line, self._residency)
+        self.rounds = Rounds(self.roster, windows, clock, self._steps.costs)
+        self._parked = False
+        self._looks_s = clock.monotonic()
         self._recent_sessions = recent_sessions
-        self._name = engine.identity.engine
         self._grid = engine.identity.grid
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()
@@ -103,10 +104,25 @@ class Reader:
 
     def move_with(self, mover: Mover) -> None:
         """From now on states are spilled and restored by ``mover``."""
-        self._mover = self._residency.mover = mover
+        self._mover = self._residency.mover = self._steps.mover = mover
 
-    def wake(self, _session: str = "") -> None:
-        """Something changed: look again."""
+    async def round(self) -> Round:
+        """The engine has paused between two of its rounds: read as much as the ration allows.
+
+        Over at once where nothing may be read, or while the reader is at work on something else.
+        """
+        opened = self.rounds.call()
+        if self._parked and self.rounds.worth_a_look():
+            self._wake.set()
+            await opened.closed.wait()
+        else:
+            self.rounds.close()
+        return opened
+
+    def wake(self, session: str = "") -> None:
+        """Something changed, in this session if one is named: look again."""
+        if session:
+            self.rounds.piece_came()
         self._wake.set()
         if self._mover is not None:
             self._mover.tell()
@@ -152,6 +168,7 @@ class Reader:
                 self._tell()
         finally:
             self._closing = True
+            self.rounds.close()
             self._moved.set()
             self._lease.forget(self._on_free)
 
@@ -167,6 +184,7 @@ class Reader:
 
     async def _next(self) -> None:
         """One thing: what the plan says."""
+        await self._steps.journal_turns(self.rounds.follow())
         if self._lease.free and any(self.roster.to_align()):
             await self._align_new_prompts()
         action = Rest("foreground") if self._must_rest() else plan(self._situation())
@@ -174,25 +192,43 @@ class Reader:
         match action:
             case AnswerNext():
                 await self._answer(action.question)
+            case ReadNext() if action.rationed:
+                await self._slice(action.session)
             case ReadNext():
-                self._starved_last = action.starved
-                await self._burst(action.session)
+                await self._idle_burst(action)
             case Rest():
                 self.roster.prune()
-                self._tell()
-                await self._wake.wait()
+                await self._rest(None)
+
+    async def _rest(self, until_s: float | None) -> None:
+        """Nothing can be done before something changes, or before a time."""
+        self.rounds.close()
+        self._tell()
+        self._parked = True
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(
+                    None if until_s is None else max(0.0, until_s - self._clock.monotonic())
+                ):
+                    await self._wake.wait()
+        finally:
+            self._parked = False
 
     def _foreground(self, action: Action) -> str:
-        if action != Rest("foreground"):
+        """What keeps the reader from reading at all."""
+        if not isinstance(action, Rest) or action.reason == "fresh":
             return ""
+        if action.reason == "hold":
+            owners = {hold.owner for hold in self._windows.holds.shown()}
+            return f"waits while a hold is on: {', '.join(sorted(owners))}"
         if not self._lease.free:
             return "waits: a request holds the lease, or waits for it"
         return f"waits while turns run (foreground); one is session {self.roster.the_running()!r}'s"
 
     def _must_rest(self) -> bool:
         """What the plan would say at once while turns run and nobody asks: most of the time."""
-        turns = self._turns_block and self.roster.any_runs()
-        return turns and not self._line.waiting()
+        turns = self._windows.turns_block and self.roster.any_runs()
+        return turns and not self._line.waiting() and not self.rounds.worth_a_look()
 
     def _tell(self) -> None:
         """Those who wait for a session to be fresh look again."""
@@ -205,17 +241,28 @@ class Reader:
             now_s=self._clock.monotonic(),
             grid=self._grid,
             lease_free=self._lease.free,
-            turns_block=self._turns_block,
+            turns_block=self._windows.turns_block,
             starved_last=self._starved_last,
-            candidates=self.roster.candidates([question.session for question in waiting]),
+            candidates=self._candidates([question.session for question in waiting]),
             waiting=waiting,
+            held=self._windows.holds.any,
+            round_s=self.rounds.allowance_s(),
+            lendable=self._lease.lendable,
+            slice_s=self._windows.slice_s,
         )
+
+    def _candidates(self, asked: Sequence[str]) -> list[Candidate]:
+        found = self.roster.candidates(asked)
+        if not self.rounds.is_open:
+            return found
+        return [replace(c, cost_s=self._steps.costs.estimate_s(c.committed)) for c in found]
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        """Hold the lease; it was free when last looked at, and nobody else ran since."""
+        """Hold the lease; it was to be had when last looked at, and nobody else ran since."""
         grant = self._lease.try_acquire(Rank.READER, "reader")
-        assert grant is not None, "the lease was free"
+        grant = grant or self._lease.lend(Rank.READER, "reader")
+        assert grant is not None, "the lease was free, or held by requests that have paused"
         try:
             yield
         finally:
@@ -229,8 +276,9 @@ class Reader:
         """Looked at before every chunk but the first, which the plan has just looked at."""
         return (
             self._wanted()
-            or (self._turns_block and self.roster.any_runs())
-            or self._clock.monotonic() - began >= self._burst_s
+            or (self._windows.turns_block and self.roster.any_runs())
+            or self._windows.holds.any
+            or self._clock.monotonic() - began >= self._windows.burst_s
             or answerable(self._situation()) is not None
         )
 
@@ -244,65 +292,58 @@ class Reader:
                 if self._wanted():
                     break
                 if live.durable is not None:
-                    await self._align(live.durable, book)
-        await self._journal(book)
+                    await self._steps.align(live.durable, book)
+        await self._steps.journal(book)
 
-    async def _align(self, view: SessionView, book: Logbook) -> None:
-        seen = self._sessions.messages
-        if self._engine.state_stats(view.session) is not None:
-            try:
-                aligned = await self._device.run(self._engine.align, view.session, view.known)
-            except RuntimeError as error:
-                await self._residency.fail(view.session, error, book, seen)
-            else:
-                book.rewind(view, aligned)
-        self.roster.notes(view.session).aligned_turns = view.turns
+    async def _idle_burst(self, action: ReadNext) -> None:
+        """Read in an idle window, if it is time to look for one and nobody has the box."""
+        now_s, poll_s = self._clock.monotonic(), self._windows.idle_poll_s
+        if poll_s is not None and now_s < self._looks_s:
+            await self._rest(self._looks_s)
+            return
+        if not self._windows.box.try_take():
+            self.roster.foreground = self._windows.box.problem or "waits for the box lock"
+            await self._rest(now_s + BOX_POLL_S)
+            return
+        self._starved_last = action.starved
+        try:
+            await self._burst(action.session)
+        finally:
+            if poll_s is not None:
+                self._looks_s = self._clock.monotonic() + poll_s
 
     async def _burst(self, session: str) -> None:
         """Read chunks of one session until it is fresh, the time is up, or somebody waits."""
+        self.rounds.close()
         began = self._clock.monotonic()
         book = Logbook()
-        with self._holding():
-            while await self._step(session, book) and not self._burst_is_over(began):
-                pass
-        self.roster.notes(session).unserved_s = None
-        await self._journal(book)
-
-    async def _step(self, session: str, book: Logbook) -> bool:
-        """A rewind, a checkpoint or a chunk, if one is due; whether one was."""
-        view = self.roster.known(session)
-        if view is None or self._restores(view):
-            return False
-        lines = checkpoint_lines(view, self._grid)
-        job = partial(jobs.stride, self._engine, session, view.known, lines)
-        began, seen = self._clock.monotonic(), self._sessions.messages
         try:
-            step = await self._residency.run(session, job, book)
-        except OutOfRoomError as error:
-            self._residency.set_aside(session, error.message, error, seen)
-            return False
-        except RuntimeError as error:
-            await self._residency.fail(session, error, book, seen)
-            return False
-        if step is None:
-            return False
-        book.rewind(view, step.aligned)
-        if step.read:
-            seconds = self._clock.monotonic() - began
-            window: t.WindowName = "question" if self._line.waits_for(session) else "idle"
-            self._sessions.tally.chunk(window, step.stop - step.aligned.committed, seconds)
-            ms = round(1000 * seconds, 3)
-            book.read(view, t.Read(step.aligned.committed, step.stop, window, ms))
-        if step.digest is not None:
-            book.add(session, t.Checkpoint(step.stop, step.digest, self._name), view)
-        return step.moved
+            with self._holding():
+                while await self._steps.step(session, book) and not self._burst_is_over(began):
+                    pass
+        finally:
+            self._windows.box.release()
+        self.roster.notes(session).unserved_s = None
+        await self._steps.journal(book)
 
-    def _restores(self, view: SessionView) -> bool:
-        """Whether a snapshot is used instead of reading from zero; the mover wakes us then."""
-        if self._mover is None or not self.roster.wants_snapshot(view):
-            return False
-        self._mover.restore(view.session)
-        return True
+    async def _slice(self, session: str) -> None:
+        """Read chunks of one session as far as the ration and one slice go."""
+        book = Logbook()
+        start = self.roster.committed(session)
+        with self._holding():
+            await self._device.run(self._engine.synchronise)
+            began = self._clock.monotonic()
+            limit_s = min(self.rounds.allowance_s() or 0.0, self._windows.slice_s)
+            while await self._steps.step(session, book, rationed=True):
+                next_s = self._steps.costs.estimate_s(self.roster.committed(session))
+                spent_s = self._clock.monotonic() - began
+                if self._wanted() or next_s is None or spent_s + next_s > limit_s:
+                    break
+            used_s = self._clock.monotonic() - began
+        self.rounds.used(used_s, max(0, self.roster.committed(session) - start))
+        self.rounds.close()
+        self.roster.notes(session).unserved_s = None
+        await self._steps.journal(book)
 
     # -- answering ----------------------------------------------------------------------------
 
@@ -313,88 +354,15 @@ class Reader:
         if view is None:
             self._line.fail(question, NotFoundError("the session is gone", field="session"))
             return
-        if self._restores(view):
+        if self._steps.restores(view):
             return
         book = Logbook()
-        forked: jobs.Forked | None = None
-        seen = self._sessions.messages
         with self._holding():
-            try:
-                forked = await self._fork(asked, view, book)
-            except RuntimeError as error:
-                await self._residency.fail(view.session, error, book, seen)
-            except ShadowError as error:
-                self._line.fail(question, error)
-        await self._journal(book)
-        if forked is not None and forked.probabilities is not None:
-            await self._hand_over(asked, view, forked, forked.probabilities)
-
-    async def _fork(
-        self, asked: OpenQuestion, view: SessionView, book: Logbook
-    ) -> jobs.Forked | None:
-        job = partial(
-            jobs.fork,
-            self._engine,
-            self._clock,
-            view.session,
-            view.known,
-            question=asked.event.ids,
-            closing=asked.closing,
-            letters=asked.letters,
-            wait=asked.waiting.wait,
-        )
-        forked = await self._residency.run(view.session, job, book)
+            began = self._clock.monotonic()
+            forked = await self._answering.fork(asked, view, book)
+            used_s = self._clock.monotonic() - began
+        self.rounds.answered(used_s)
+        self.rounds.close()
+        await self._steps.journal(book)
         if forked is not None:
-            book.rewind(view, forked.aligned)
-        return forked
-
-    async def _hand_over(
-        self,
-        asked: OpenQuestion,
-        view: SessionView,
-        forked: jobs.Forked,
-        probabilities: tuple[float, ...],
-    ) -> None:
-        """Journal the answer; whoever asked gets it when it is committed."""
-        newest = self.roster.known(view.session) or view
-        event, reply = make_reply(
-            asked,
-            probabilities,
-            position=forked.position,
-            known=len(newest.known),
-            lag_ms=1000 * (self._clock.monotonic() - asked.waiting.asked_s),
-            forward_ms=forked.forward_ms,
-        )
-        try:
-            receipt = await self._sessions.record(view.session, event)
-            if receipt is not None:
-                await receipt
-                self._line.answer(event.question, reply)
-        except ShadowError as error:
-            self._line.fail(event.question, error)
-
-    # -- journaling ---------------------------------------------------------------------------
-
-    async def _journal(self, book: Logbook) -> None:
-        for deed in book.deeds:
-            if isinstance(deed.event, t.Checkpoint):
-                self._compare(deed.session, deed.event)
-            try:
-                await self._sessions.record(
-                    deed.session, deed.event, read=deed.read, opened_at=deed.opened_at
-                )
-            except ShadowError as error:
-                log.warning("the journal did not take what the reader did: %s", error)
-
-    def _compare(self, session: str, new: t.Checkpoint) -> None:
-        """A digest that was journaled before, of the same ids and engine, must be the same."""
-        view = self.roster.known(session)
-        for earlier in view.checkpoints if view else ():
-            same = (earlier.position, earlier.engine) == (new.position, new.engine)
-            if same and earlier.digest != new.digest:
-                self.roster.notes(session).mismatches += 1
-                self._sessions.tally.mismatches += 1
-                log.error(
-                    "session %s at %d: the state digest is %s, but %s was journaled",
-                    *(session, new.position, new.digest, earlier.digest),
-                )
+            await self._answering.hand_over(asked, view, forked)

@@ -76,13 +76,14 @@ class Roster:
     _notes: dict[str, Notes] = field(default_factory=dict)
     _watched: dict[str, None] = field(default_factory=dict)
     _unaligned: dict[str, None] = field(default_factory=dict)
-    _running: str = ""
+    _running: dict[str, None] = field(default_factory=dict)
     _grid: int = 0
 
     def __post_init__(self) -> None:
         self._grid = self.engine.identity.grid
         self._watched = dict.fromkeys(live.session for live in self.sessions.live())
         self._unaligned = dict(self._watched)
+        self._running = {live.session: None for live in self.sessions.live() if live.running}
 
     def notes(self, session: str) -> Notes:
         """The session's notes; new ones for a new session."""
@@ -151,11 +152,16 @@ class Roster:
 
     def any_runs(self) -> bool:
         """Whether a turn runs, committed or not."""
-        last = self.sessions.peek(self._running)
-        if last is None or not last.running:
-            running = (live.session for live in self._look() if live.running)
-            self._running = next(running, "")
-        return bool(self._running)
+        return bool(self.running())
+
+    def running(self) -> list[LiveSession]:
+        """The lines whose turn runs, committed or not."""
+        self._take_changed()
+        found = [(name, self.sessions.peek(name)) for name in self._running]
+        running = [live for _, live in found if live is not None and live.running]
+        if len(running) < len(found):
+            self._running = {live.session: None for live in running}
+        return running
 
     def candidates(self, asked: Collection[str] = ()) -> list[Candidate]:
         """The live sessions that the plan must see: behind, running, or asked about.
@@ -206,10 +212,14 @@ class Roster:
 
     def the_running(self) -> str:
         """A session whose turn runs, as last looked at; empty when there is none."""
-        return self._running
+        return next(iter(self._running), "")
 
     def _take_changed(self) -> None:
         changed = self.sessions.take_changed()
+        for name in changed:
+            live = self.sessions.peek(name)
+            if live is not None and live.running:
+                self._running[name] = None
         self._watched |= changed
         self._unaligned |= changed
 

@@ -25,6 +25,7 @@ from shadow_reader.events import types as t
 from shadow_reader.events.branches import Line, choose_line, continues, line_name, split_name
 from shadow_reader.events.decide import (
     check_name,
+    check_running,
     decide_end,
     decide_first_token,
     decide_output,
@@ -119,6 +120,16 @@ class Sessions(LiveLines):
         self._took(live, len(deltas))
         return RunReceipt(run.outcomes, future, bool(run.events))
 
+    async def line_of_turn(self, session: str, turn: str) -> LiveSession:
+        """The line whose last turn this is.
+
+        Raises:
+            NotFoundError: no such session or turn. ConflictError: the turn has ended.
+        """
+        live = _line_of(await self._lines(session), turn)
+        check_running(live.tentative, turn)
+        return live
+
     async def end(
         self, session: str, turn: str, *, reason: t.EndReason = "stop", produced: int | None = None
     ) -> Receipt:
@@ -177,6 +188,7 @@ class Sessions(LiveLines):
         *events: t.SessionEvent,
         read: Ids = EMPTY,
         opened_at: float | None = None,
+        turn: str | None = None,
     ) -> Receipt | None:
         """Journal what the reader did. None: the session is gone, or nothing of it holds any more.
 
@@ -185,6 +197,7 @@ class Sessions(LiveLines):
                 known up to its position, since its digest would hold for nothing.
             opened_at: when the session was opened that it was done to; a session of the same name
                 that was opened since is another one.
+            turn: whose turn it belongs to; None: the last one's.
         """
         ended = [e.question for e in events if isinstance(e, t.Answer | t.QuestionEnded)]
         try:
@@ -196,7 +209,8 @@ class Sessions(LiveLines):
         if view is None or opened_at not in (None, view.opened_at):
             return None
         kept = tuple(event for event in events if _still_holds(view, read, event))
-        return self._submit(live, view.turn.turn if view.turn else "", kept) if kept else None
+        last = view.turn.turn if view.turn else ""
+        return self._submit(live, last if turn is None else turn, kept) if kept else None
 
     async def end_stale_turns(self, timeout_s: float) -> float | None:
         """End turns without news for ``timeout_s``; seconds until the next one may end."""

@@ -12,9 +12,12 @@ from shadow_reader.events.snapshots import SnapshotStats
 from shadow_reader.events.types import EndReason
 from shadow_reader.events.view import MAX_CUTS, AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
+from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.lease import LeaseStatus
 from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.rounds import Rounds
 from shadow_reader.shadow.sessions import LiveSession
+from shadow_reader.shadow.windows import Windows
 
 SlotState: TypeAlias = Literal[
     "off", "waiting", "loading", "loaded", "releasing", "released", "failed"
@@ -85,6 +88,44 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RationStatus:
+    """What was used of one running turn: ``used_ms`` of the ``decode_ms`` since its first token,
+    and ``left_ms`` that may be used now (below 0 after a slice that took longer than thought)."""
+
+    session: str
+    turn: str
+    decode_ms: float
+    used_ms: float
+    left_ms: float
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsStatus:
+    """What keeps the shadow from doing something unasked, and what it may do all the same.
+
+    Attributes:
+        holds: that are on. box_lock: off, held by the reader, or free as far as was seen.
+        share: of a turn's time. rations: of the turns that decode.
+    """
+
+    holds: tuple[Hold, ...]
+    box_lock: Literal["off", "held", "free"]
+    box_problem: str
+    share: float
+    rations: tuple[RationStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReply:
+    """What a round gave: ids read in it, the time it took, and what the turn still allows."""
+
+    read: int
+    used_ms: float
+    left_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotStatus:
     """Whether the model is in memory.
 
@@ -131,6 +172,7 @@ class Status:
     journal: JournalStats
     snapshots: SnapshotStats | None
     lease: LeaseStatus
+    windows: WindowsStatus
     limits: tuple[Limit, ...]
     totals: Totals
     sessions: tuple[SessionStatus, ...]
@@ -196,6 +238,25 @@ def why_rewritten(view: SessionView, grid: int) -> str:
         f"each of its last {MAX_CUTS} prompts kept less than half of what was known, "
         f"the newest {newest.keep} of {newest.known} ids: what follows is read again every turn"
     )
+
+
+def windows_status(windows: Windows, rounds: Rounds | None, now_s: float) -> WindowsStatus:
+    """Holds, box lock and rations as they stand."""
+    accounts = rounds.ration.accounts.items() if rounds is not None else ()
+    rations = [
+        RationStatus(
+            line,
+            account.turn,
+            round(1000 * (now_s - account.since_s), 3),
+            round(1000 * account.used_s, 3),
+            round(1000 * (windows.share * (now_s - account.since_s) - account.used_s), 3),
+            account.slices,
+        )
+        for line, account in accounts
+    ]
+    box = windows.box
+    state: Literal["off", "held", "free"] = "held" if box.held else "free" if box.is_on else "off"
+    return WindowsStatus(windows.holds.shown(), state, box.problem, windows.share, tuple(rations))
 
 
 def totals(there: Iterable[LiveSession], roster: Roster | None) -> Totals:

@@ -237,6 +237,11 @@ class TorchEngine:
         """Memory to read a snapshot's file into: pinned, on a GPU. Safe on any thread."""
         return host_buffer(size)
 
+    def synchronise(self) -> None:
+        """Wait until the device has done all that was given to it."""
+        if self._loaded().device.type == "cuda":
+            torch.cuda.synchronize(self._loaded().device)
+
     def state_stats(self, session: str) -> StateStats | None:
         """The session's resident state, None where there is none. Safe on any thread."""
         state = self._sessions.get(session)

@@ -28,7 +28,7 @@ from shadow_reader.replay.made_session import make_recording
 from shadow_reader.replay.records import Message, Recording
 from shadow_reader.replay.turns import RecordedTurn
 from shadow_reader.shadow.lease import LeaseStatus
-from shadow_reader.shadow.status import ServiceState, SlotStatus, Status, Totals
+from shadow_reader.shadow.status import ServiceState, SlotStatus, Status, Totals, WindowsStatus
 from shadow_reader.store.memory import MemoryJournal
 from tests.cli.conftest import Outcome, run, run_process
 from tests.cli.recordings import write_recording
@@ -122,7 +122,10 @@ class Stuck(ShadowClient):
         lease, stats = LeaseStatus((), ()), MemoryJournal().stats()
         sums = Totals(0, 0, 0, 0, 0, 0)
         slot = SlotStatus("failed", "", None, None)
-        return Status(state, "a bug of ours", 0.0, slot, None, stats, None, lease, (), sums, ())
+        windows = WindowsStatus((), "off", "", 0.0, ())
+        return Status(
+            state, "a bug of ours", 0.0, slot, None, stats, None, lease, windows, (), sums, ()
+        )
 
 
 async def test_a_reader_that_stopped_ends_the_demo_and_is_named(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_every_field_of_the_view_comes_from_its_event() -> None:
 OF_THE_STATE: list[t.SessionEvent] = [
     t.Dropped("cap", 4),
     t.Shared(4),
+    t.RationUsed(1.0, 50.0, 1),
     t.Spill(4, 100, 1.0, kept=False),
     t.Restore(4, 100, 1.0),
 ]

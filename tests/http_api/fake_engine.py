@@ -104,6 +104,9 @@ class FakeEngine:
     def host_buffer(self, size: int) -> memoryview:
         return memoryview(bytearray(size))
 
+    def synchronise(self) -> None:
+        """There is nothing to wait for."""
+
     def state_stats(self, session: str) -> StateStats | None:
         known = self.known.get(session)
         if known is None:

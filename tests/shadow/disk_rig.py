@@ -54,7 +54,7 @@ class DiskRig(Rig):
             clock=self.clock,
             roster=self.reader.roster,
             line=self.line,
-            turns_block=self.turns_block,
+            windows=self.windows,
             wake=self.reader.wake,
         )
         self.reader.move_with(self.mover)

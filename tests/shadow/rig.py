@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from shadow_reader.bounds import Bound
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
@@ -16,12 +18,15 @@ from shadow_reader.events.fold import fold
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.types import Entry
 from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.engine import Aligned
+from shadow_reader.shadow.holds import Holds
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Reply
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Accepted, Sessions
+from shadow_reader.shadow.windows import Windows
 from tests.fake_device import InlineDevice
 from tests.fake_journal import FlakyJournal, all_entries
 from tests.fakes import CONTEXT_IDS, GRID, VOCABULARY, FakeEngine, LoopClock, fake_vocabulary
@@ -51,10 +56,10 @@ def units(count: int) -> int:
 class CountingReader(Reader):
     """Counts its rounds, so that a loop that spins is seen."""
 
-    rounds = 0
+    looks = 0
 
     async def _next(self) -> None:
-        self.rounds += 1
+        self.looks += 1
         await super()._next()
 
 
@@ -67,6 +72,10 @@ class Rig:
     turns_block: bool = True
     capacity: int = 64
     chunk_s: float = CHUNK_S
+    share: float = 0.0
+    streamed: bool = True
+    idle_poll_s: float | None = None
+    box_lock: Path | None = None
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -77,6 +86,15 @@ class Rig:
         self.device = InlineDevice(self.chunk_s)
         self.sessions = Sessions(self.journal, self.clock, LIMITS, self.capacity)
         self.line = QuestionLine(self.sessions, self.clock, fake_vocabulary(), 30.0)
+        self.windows = Windows(
+            holds=Holds(self.clock, Bound("holds", 8), 3600.0),
+            box=BoxLock(self.box_lock),
+            turns_block=self.turns_block,
+            burst_s=BURST_S,
+            share=self.share,
+            streamed=self.streamed,
+            idle_poll_s=self.idle_poll_s,
+        )
         self.reader = CountingReader(
             sessions=self.sessions,
             engine=self.engine,
@@ -84,12 +102,12 @@ class Rig:
             lease=self.lease,
             line=self.line,
             clock=self.clock,
-            turns_block=self.turns_block,
-            burst_s=BURST_S,
+            windows=self.windows,
             recent_sessions=RECENT_SESSIONS,
         )
         self.sessions.on_change = self.reader.wake
         self.line.wake = self.reader.wake
+        self.windows.holds.on_change = self.reader.wake
 
     def start(self) -> Self:
         self.task = asyncio.create_task(self.reader.run(self.journal))

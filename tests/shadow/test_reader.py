@@ -187,13 +187,13 @@ async def test_a_prompt_that_changes_while_it_is_read_is_followed() -> None:
 async def test_it_does_not_spin_when_there_is_nothing_to_do() -> None:
     rig = Rig().start()
     await quiet(10_000)
-    assert rig.reader.rounds == 1
+    assert rig.reader.looks == 1
     await rig.whole_turn("s", ids(100), "t1")
     await quiet(10_000)
-    rounds = rig.reader.rounds
+    rounds = rig.reader.looks
     assert rounds < 12
     await quiet(50_000)
-    assert rig.reader.rounds == rounds
+    assert rig.reader.looks == rounds
     await rig.stop()
 
 
@@ -203,10 +203,10 @@ async def test_who_waits_for_fresh_does_not_make_it_spin() -> None:
     await rig.prompt("s", ids(100), "t1")
     waiting = [asyncio.create_task(rig.reader.wait_fresh("s")) for _ in range(3)]
     await steps(500)
-    rounds = rig.reader.rounds
+    rounds = rig.reader.looks
     assert rounds < 10
     await steps(500)
-    assert rig.reader.rounds == rounds
+    assert rig.reader.looks == rounds
     await rig.end("s", "t1")
     await asyncio.gather(*waiting)
     rig.assert_exact("s")
@@ -220,9 +220,9 @@ async def test_no_iteration_without_an_await_while_a_prompt_is_not_committed_yet
     await rig.whole_turn("s", ids(400), "t1")
     rig.journal.gate.clear()
     await rig.sessions.prompt("new", ids(5), turn="t1")
-    rounds = rig.reader.rounds
+    rounds = rig.reader.looks
     await quiet(100)
-    assert rig.reader.rounds < rounds + 5
+    assert rig.reader.looks < rounds + 5
     rig.journal.gate.set()
     await rig.stop()
 
@@ -299,7 +299,7 @@ async def test_stops_before_anything_happened_while_it_takes_up_and_twice() -> N
         await before.whole_turn(f"s{number}", ids(20), "t1")
     for moment in range(20):
         rig = Rig(journal)
-        assert not rig.reader.rounds
+        assert not rig.reader.looks
         rig.start()
         await steps(moment)
         await rig.stop()

@@ -138,9 +138,9 @@ async def play(story: Story, moves: list[Move]) -> None:
     assert not rig.task.done(), "the loop died"
     assert max(story.waits, default=0.0) <= CHUNK_S + 1e-6, "law 5"
     assert rig.lease.free
-    rounds = rig.reader.rounds
+    rounds = rig.reader.looks
     await quiet(10_000)
-    assert rig.reader.rounds == rounds, "it does not sleep"
+    assert rig.reader.looks == rounds, "it does not sleep"
     for live in rig.sessions.live():
         assert live.tentative == live.durable
         assert live.durable is None or not live.durable.questions

@@ -43,9 +43,9 @@ async def test_two_sessions_that_do_not_fit_together_do_not_push_each_other_out_
     assert len(rig.engine.states) == 1
     dropped = await rig.events("a", t.Dropped) + await rig.events("b", t.Dropped)
     assert len(dropped) <= 1
-    assert rig.reader.rounds < 20
+    assert rig.reader.looks < 20
     for _ in range(5):
-        await rig.whole_turn("a", ids(9 * GRID), f"t{rig.reader.rounds}")
+        await rig.whole_turn("a", ids(9 * GRID), f"t{rig.reader.looks}")
         await quiet(100)
     # Each message may bring one exchange of the two, never more.
     dropped = await rig.events("a", t.Dropped) + await rig.events("b", t.Dropped)
@@ -65,7 +65,7 @@ async def test_a_session_that_is_too_large_alone_is_read_as_far_as_it_goes_and_t
     assert "units are taken" in rig.reader.roster.notes("s").blocked
     assert rig.engine.state_stats("s") is not None
     await quiet()
-    assert rig.reader.rounds < 20
+    assert rig.reader.looks < 20
     # What was read can still be asked, when there is room for the fork.
     rig.engine.cap = 100
     reply = await rig.ask("s", wait="now")

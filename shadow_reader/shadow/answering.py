@@ -1,0 +1,79 @@
+"""Answering one question: the fork, and the answer on its way through the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from shadow_reader.clock import Clock
+from shadow_reader.errors import ShadowError
+from shadow_reader.events.view import SessionView
+from shadow_reader.shadow import jobs
+from shadow_reader.shadow.engine import Engine
+from shadow_reader.shadow.logbook import Logbook
+from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.questions import OpenQuestion, make_reply
+from shadow_reader.shadow.residency import Residency
+from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Answers questions for the reader, which holds the lease meanwhile."""
+
+    sessions: Sessions
+    engine: Engine
+    clock: Clock
+    roster: Roster
+    line: QuestionLine
+    residency: Residency
+
+    async def fork(
+        self, asked: OpenQuestion, view: SessionView, book: Logbook
+    ) -> jobs.Forked | None:
+        """The fork's result; None where it failed, which was told, or where there is none yet."""
+        seen = self.sessions.messages
+        job = partial(
+            jobs.fork,
+            self.engine,
+            self.clock,
+            view.session,
+            view.known,
+            question=asked.event.ids,
+            closing=asked.closing,
+            letters=asked.letters,
+            wait=asked.waiting.wait,
+        )
+        try:
+            forked = await self.residency.run(view.session, job, book)
+        except RuntimeError as error:
+            await self.residency.fail(view.session, error, book, seen)
+            return None
+        except ShadowError as error:
+            self.line.fail(asked.event.question, error)
+            return None
+        if forked is not None:
+            book.rewind(view, forked.aligned)
+        return forked
+
+    async def hand_over(self, asked: OpenQuestion, view: SessionView, forked: jobs.Forked) -> None:
+        """Journal the answer, if there is one; whoever asked gets it when it is committed."""
+        if forked.probabilities is None:
+            return
+        newest = self.roster.known(view.session) or view
+        event, reply = make_reply(
+            asked,
+            forked.probabilities,
+            position=forked.position,
+            known=len(newest.known),
+            lag_ms=1000 * (self.clock.monotonic() - asked.waiting.asked_s),
+            forward_ms=forked.forward_ms,
+        )
+        try:
+            receipt = await self.sessions.record(view.session, event)
+            if receipt is not None:
+                await receipt
+                self.line.answer(event.question, reply)
+        except ShadowError as error:
+            self.line.fail(event.question, error)
