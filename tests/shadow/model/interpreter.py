@@ -1,7 +1,7 @@
-"""Triton's interpreter on the CPU; to be imported before any kernel.
+"""Triton's interpreter on the CPU (``tests/conftest.py`` chooses it); to be imported before kernels.
 
-The interpreter is chosen when a kernel is defined. It turns a loaded number into an index through
-numpy's conversion of arrays of one element, which newer numpy refuses: that one step is mended.
+It turns a loaded number into an index through numpy's conversion of arrays of one element, which
+newer numpy refuses: that one step is mended.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
 pytest.importorskip("triton")
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("neither CUDA nor Triton's interpreter", allow_module_level=True)
 
 from triton.runtime import interpreter
 
