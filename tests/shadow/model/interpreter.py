@@ -1,4 +1,4 @@
-"""Triton's interpreter on the CPU (``tests/conftest.py`` chooses it); to be imported before kernels.
+"""Triton's interpreter on the CPU (chosen in ``tests/conftest.py``); imported before any kernel.
 
 It turns a loaded number into an index through numpy's conversion of arrays of one element, which
 newer numpy refuses: that one step is mended.
