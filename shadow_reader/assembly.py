@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 QWEN_VOCABULARY: Final = 248_320
 QWEN_CONTEXT_IDS: Final = 262_144
-LEAST_ITEM_BYTES: Final = 2
-"""Of an element of the state, on the device where it takes least."""
+NVIDIA: Final = Path("/dev/nvidiactl")
+"""Where it is missing there is no CUDA, which can be known before torch is imported."""
 
 log = logging.getLogger(__name__)
 
@@ -192,11 +192,12 @@ def _check_model(settings: Settings, given: Given) -> ModelConfig | None:
     config = checked_config(spec)
     if given.vocabulary is None:
         check_vocabulary(spec)
-    least = least_bytes(config, LEAST_ITEM_BYTES, settings.grid_ids)
+    on_cpu = settings.device == "cpu" or (settings.device == "auto" and not NVIDIA.exists())
+    least = least_bytes(config, 4 if on_cpu else 2, settings.grid_ids)
     if settings.cap_bytes < least:
         raise SettingsError(
             f"cap_gb {settings.cap_gb} is {settings.cap_bytes} bytes; "
-            f"reading one chunk of {settings.model} takes {least} bytes and more",
+            f"reading one chunk of {settings.model} takes {least} bytes",
             key="cap_gb",
             found=settings.cap_bytes,
             limit=least,

@@ -98,6 +98,7 @@ class Slot:
         self._closing = False
         self._turns_then = 0
         self._error: ShadowError | None = None
+        self._broken: ModelError | None = None
         self._claim: Claim | None = None
         self._state: SlotState = "off"
         self._reason = ""
@@ -150,7 +151,7 @@ class Slot:
             ConflictError: somebody released it meanwhile.
         """
         self._own_model()
-        self._asked, self._released, self._error = True, False, None
+        self._asked, self._released, self._error = True, False, self._broken
         self._changes.tell()
         try:
             async with asyncio.timeout(timeout_s):
@@ -245,6 +246,15 @@ class Slot:
     # -- the task -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception as error:
+            log.exception("the slot's task stopped")
+            self._broken = ModelError(f"the slot stopped: {error!r}", field="model")
+            self._say("failed", self._broken.message)
+            raise
+
+    async def _work(self) -> None:
         while True:
             self._come_back()
             if self.reading is not None and self._released:

@@ -25,7 +25,7 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events import types as t
 from shadow_reader.runtime import Runtime
-from shadow_reader.shadow.claim import Claim, free_memory
+from shadow_reader.shadow.claim import Claim, claim_of, free_memory
 from shadow_reader.shadow.lease import Rank
 from shadow_reader.slot import Maker
 from tests.fakes import GRID, FakeEngine, fake_vocabulary
@@ -199,6 +199,32 @@ async def test_one_that_cannot_be_loaded_is_named_and_tried_again_only_when_aske
         factory.error = None
         assert (await shadow.load(timeout_s=20)).state == "loaded"
         await shadow.wait_fresh("s")
+
+
+async def test_whatever_stops_the_slot_s_task_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    factory = Factory()
+    factory.error = AssertionError("a bug of ours")
+    async with service(tmp_path, factory) as shadow:
+        assert "a bug of ours" in await becomes(shadow, "failed")
+        with pytest.raises(ModelError, match="a bug of ours"):
+            await shadow.load(timeout_s=20)
+        await whole_turn(shadow, "s", PROMPT)
+
+
+def test_cuda_where_there_is_none_is_a_clear_error() -> None:
+    if torch_has_cuda():
+        pytest.skip("there is CUDA here")
+    with pytest.raises(ModelError, match="no CUDA"):
+        claim_of(Settings(model="random:tiny", device="cuda"))
+
+
+def torch_has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 async def test_load_waits_for_an_idle_window_or_says_that_none_came(tmp_path: Path) -> None:

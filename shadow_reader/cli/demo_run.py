@@ -217,12 +217,12 @@ class Demo:
 
     async def _survival(self, turn: RecordedTurn, last: Accepted) -> Survival:
         """Compare the journal's ids with those that were sent."""
+        server_says = await self.client.session(self.session)
         async with await JournalReader.open(self.settings.journal) as journal:
-            view = (await journaled_session(journal, self.session)).view
+            view = (await journaled_session(journal, server_says.session)).view
         present = view.output_length
         sent = Ids.of(turn.prompt + turn.output[:present])
         intact = view.known == sent and len(view.known) >= last.known and present >= last.output
-        server_says = await self.client.session(self.session)
         return Survival(
             turn=turn.turn,
             acknowledged=last.known,

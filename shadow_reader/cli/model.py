@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadow_reader.cli.options import JsonFlag, TokenOption, UrlOption, invocation
-from shadow_reader.cli.output import bytes_shown, facts, people, print_json
+from shadow_reader.cli.output import bytes_shown, errors, facts, people, print_json
 
 if TYPE_CHECKING:
     from shadow_reader.shadow.status import SlotStatus
+
+
+LOOK_S = 0.5
+"""How often it is asked what the loading waits for."""
 
 
 def load(
@@ -29,7 +33,13 @@ def load(
 
     async def call() -> SlotStatus:
         async with client:
-            return await client.load(timeout_s=timeout)
+            loading = asyncio.ensure_future(client.load(timeout_s=timeout))
+            with errors().status("loading") as shown:
+                while not loading.done():
+                    await asyncio.wait([loading], timeout=LOOK_S)
+                    slot = (await client.status()).slot
+                    shown.update(f"{slot.state}: {slot.reason}" if slot.reason else slot.state)
+            return await loading
 
     _show(asyncio.run(call()), as_json=as_json)
 

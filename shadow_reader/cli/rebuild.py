@@ -71,7 +71,7 @@ def rebuild(
     from shadow_reader.replay.state_file import read_state
 
     exported = read_state(state) if state is not None else None
-    names = asyncio.run(_names(settings.journal)) if session is None else [session]
+    names = asyncio.run(_names(settings.journal, session, exported))
     found = _rebuild_all(settings, names, exported)
     exact = any(one.exact for one in found) and not any(one.verdict == "differs" for one in found)
     if as_json:
@@ -82,12 +82,36 @@ def rebuild(
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _names(file: Path) -> list[str]:
+async def _names(file: Path, session: str | None, state: StateFile | None) -> list[str]:
+    """The lines of talk to rebuild: all there are, a session's, or the one that is named; with a
+    state the one whose ids it has read.
+
+    Raises:
+        NotFoundError: there is none.
+    """
     from shadow_reader.cli.journal_source import FileSource
+    from shadow_reader.errors import NotFoundError
+    from shadow_reader.events.branches import line_name, split_name
+    from shadow_reader.replay.rebuild import has_read
     from shadow_reader.store.reader import JournalReader
 
     async with await JournalReader.open(file) as journal:
-        return [row.session async for row in FileSource(journal).sessions()]
+        names = [row.session async for row in FileSource(journal).sessions()]
+    if session is None:
+        return names
+    owner, branch = split_name(session)
+    if branch is not None:
+        lines = [name for name in names if name == line_name(owner, branch)]
+    else:
+        lines = [name for name in names if split_name(name)[0] == session]
+    if not lines:
+        raise NotFoundError(f"the journal holds no session {session!r}", field="session")
+    if state is None or len(lines) == 1:
+        return lines
+    read = [name for name in lines if has_read(state, (await _journaled(file, name)).view)]
+    if not read:
+        raise NotFoundError(f"the state is of no line of session {session!r}", field="state")
+    return read[:1]
 
 
 async def _journaled(file: Path, session: str) -> Journaled:

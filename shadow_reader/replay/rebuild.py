@@ -128,6 +128,13 @@ async def journaled_session(journal: SessionEntries, session: str) -> Journaled:
     return Journaled(view, tuple(checkpoints[p] for p in sorted(checkpoints)))
 
 
+def has_read(state: StateFile, view: SessionView) -> bool:
+    """Whether the state's ids are the session's first ones."""
+    ids = state.tensors.get("ids")
+    first = view.known.take(min(state.position, len(view.known)))
+    return ids is not None and bytes(ids.raw) == first.to_bytes()
+
+
 def rebuild(
     journaled: Journaled,
     engine: Engine,

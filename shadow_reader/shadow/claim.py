@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shadow_reader.config import Settings
-from shadow_reader.errors import OutOfRoomError
+from shadow_reader.errors import ModelError, OutOfRoomError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def claim_of(settings: Settings) -> Claim:
     """What the model of the settings takes, where it would be loaded. Imports torch.
 
     Raises:
-        ModelError: no such model.
+        ModelError: no such model, or no such device.
     """
     import torch
 
@@ -42,6 +42,8 @@ def claim_of(settings: Settings) -> Claim:
     config = checked_config(settings.model_spec())
     wanted = settings.device
     on_cuda = wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
+    if on_cuda and not torch.cuda.is_available():
+        raise ModelError("device is cuda, but torch finds no CUDA here", field="device")
     itemsize = 2 if on_cuda else 4
     free = int(torch.cuda.mem_get_info()[0]) if on_cuda else free_memory()
     return Claim(weights_bytes(config, itemsize) + settings.cap_bytes, free)

@@ -248,7 +248,7 @@ class Sessions(LiveLines):
                 base = _kept_line(lines, keep_of)
                 view = base.tentative
                 beyond = view is None or not 0 <= keep <= len(view.known)
-                if beyond or continues(view, keep, branch_min=limits.branch_min):
+                if beyond or continues(view, keep, None, branch_min=limits.branch_min):
                     return base, None
                 assert view is not None
                 new, keep = Ids.join([view.known.take(keep), new]), None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from shadow_reader.events.branches import (
     line_name,
     line_names,
     split_name,
+    told_again,
 )
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
@@ -105,6 +108,44 @@ def test_where_no_line_may_be_added_the_one_spoken_of_longest_ago_is_taken_over(
     assert choose([line(LONG)], [7, 7, 7], branches=0) == 0
 
 
+# -- told again in other ids -------------------------------------------------------------------
+
+
+def talk(turns: int, *, reasoning: bool, seed: int = 1) -> list[int]:
+    """A system prompt, then answers with 300 ids of reasoning or none, and results of 200 ids."""
+    random = Random(seed)
+    ids = [random.randrange(1000) for _ in range(100)]
+    for _ in range(turns):
+        thought = [random.randrange(1000) for _ in range(300)]
+        result = [random.randrange(1000) for _ in range(200)]
+        ids += [7, *(thought if reasoning else []), 8, *result]
+    return ids
+
+
+def test_a_prompt_without_the_earlier_reasoning_is_the_same_line() -> None:
+    """Case 2: it agrees only up to the first thought, far below half."""
+    before, after = talk(20, reasoning=True), [*talk(20, reasoning=False), 3, 4, 5]
+    assert choose([line(before)], after) == 0
+    assert choose([line(before, running=True)], after) == 0, "it supersedes the turn"
+    assert choose([line(before), line([1, 2, 3])], after) == 0
+
+
+def test_a_title_request_that_quotes_the_first_message_is_another_line() -> None:
+    before = talk(20, reasoning=True)
+    title = [901, 902, *before[100:500], 903]
+    assert choose([line(before)], title) == 1
+    other = [*before[:100], *talk(20, reasoning=False, seed=2)[100:]]
+    assert choose([line(before)], other) == 1, "only the system prompt is the same"
+
+
+def test_what_is_told_again_is_counted_in_whole_ids() -> None:
+    known = Ids.of([*range(10), *[1 << 8, 1 << 16] * 50])
+    shifted = known.to_bytes()[41:]
+    assert told_again(known, 10, Ids.from_bytes(shifted[: len(shifted) // 4 * 4])) == 0
+    assert told_again(known, 10, Ids.of([5, *known.array(10)])) == 1
+    assert told_again(Ids.of(range(20)), 0, Ids.of(range(20))) == 0, "too short for a probe"
+
+
 ids = st.lists(st.integers(0, 2), max_size=30)
 some_lines = st.lists(
     st.one_of(
@@ -132,7 +173,8 @@ def test_a_choice_is_a_line_that_there_is_or_may_be(
     going_on = [
         i
         for i, one in enumerate(lines)
-        if one.view is not None and continues(one.view, agreed[i], branch_min=BRANCH_MIN)
+        if one.view is not None
+        and continues(one.view, agreed[i], Ids.of(prompt), branch_min=BRANCH_MIN)
     ]
     if going_on:
         assert index in going_on

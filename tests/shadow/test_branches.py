@@ -243,7 +243,7 @@ async def test_lines_that_their_session_left_make_room_first() -> None:
     await rig.whole_turn("other", MAIN, "t1")
     await quiet(5)
     for turn in range(3):  # a session that begins anew with every prompt
-        ids = [(7 * turn + i) % 900 for i in range(9 * GRID)]
+        ids = [(7 * turn + 5) * i % 901 for i in range(9 * GRID)]
         await rig.whole_turn("nonce", ids, f"t{turn}")
         await quiet(5)
     assert rig.reader.roster.residents() == [
