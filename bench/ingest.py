@@ -31,7 +31,9 @@ import uvloop
 
 from bench.ingest_server import Server, running_server
 from bench.machine import this_machine
+from shadow_reader.events.branches import split_name
 
+CAP_GB = 1.0
 DELTA_IDS = 4
 TURN_DELTAS = 2_500
 PROMPT = list(range(1, 65))
@@ -78,6 +80,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run")
     parser.add_argument("--model", default="random:tiny", help="empty: no model")
     parser.add_argument("--durability", choices=["normal", "full"], default="normal")
+    parser.add_argument("--turn-share", type=float, default=0.02, help="0: nothing is read")
     parser.add_argument("--sessions", type=int, default=8, help="in the run with several")
     parser.add_argument("--rate", type=int, default=1_000, help="single posts a second")
     parser.add_argument("--cores", type=int, default=2, help="for server and client together")
@@ -86,7 +89,12 @@ def main() -> None:
     args = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])
 
-    settings = {"model": args.model, "durability": args.durability}
+    settings = {
+        "model": args.model,
+        "durability": args.durability,
+        "turn_share": args.turn_share,
+        "cap_gb": CAP_GB,
+    }
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         with running_server(Path(folder), settings) as server:
             rows, checked = uvloop.run(measure(server, args))
@@ -108,6 +116,8 @@ async def measure(server: Server, args: argparse.Namespace) -> tuple[list[Row], 
     everything: dict[tuple[str, str], int] = {}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(server.url, connector=connector) as http:
+        if args.model:
+            await post(http, "/v1/conductor/shadow/load", {})
         for count in (1, args.sessions):
             name = f"feed, {count} session{'s' if count > 1 else ''}"
             acknowledged = Acknowledged()
@@ -246,10 +256,11 @@ async def check_journal(
     query = {"kind": "output", "ids": "true"}
     async with http.get("/v1/journal", params=query) as reply:
         async for row in rows_of(reply):
-            number = found[row["session"], row["turn"]]
+            turn = split_name(row["session"])[0], row["turn"]
+            number = found[turn]
             assert row["offset"] == DELTA_IDS * number, row
             assert row["ids"] == delta(row["turn"], number), row
-            found[row["session"], row["turn"]] = number + 1
+            found[turn] = number + 1
     assert found == acknowledged, "the journal and the acknowledgements differ"
 
 
