@@ -126,9 +126,9 @@ def random_past(model: Qwen35, depth: int) -> Past:
     return Past(ids, depth, pages, state if depth else empty)
 
 
-def floor_ms(model: Qwen35, depth: int, rates: Rates) -> float:
-    """Time the products alone, or the bytes alone, would take at the machine's measured rates."""
-    config, n = model.config, CHUNK
+def floor_ms(model: Qwen35, depth: int, rates: Rates, n: int = CHUNK) -> float:
+    """Time the products alone of ``n`` ids, or the bytes alone, would take at measured rates."""
+    config = model.config
     weights = model.weight_bytes - config.vocab * config.hidden * model.dtype.itemsize
     dense = 2 * n * weights / model.dtype.itemsize
     scores = config.full_layers * 4 * n * (depth + n / 2) * config.heads * config.head_dim

@@ -156,8 +156,8 @@ class TorchEngine:
         """
         model = self._loaded()
         ids = Ids.of([*tail, *question])
+        rows = torch.tensor(list(letters), device=model.device)  # a wait, before there is work
         with self._memory.room("a fork"), self._state(session).fork(ids) as step:
-            rows = torch.tensor(list(letters), device=model.device)
             logits = model.logits(step.hidden[-1:], rows)[0]
             found = torch.softmax(logits.double(), dim=0).tolist()
         if not all(math.isfinite(p) for p in found):

@@ -138,7 +138,7 @@ def _attend(
         acc, top, total = _seen(scores, v, acc, top, total)
 
     row = (share * GROUP * KV + head) * N + time
-    tl.store(parts + row[:, None] * D + at[None, :], acc)
+    tl.store(parts + row[:, None] * D + at[None, :], acc.to(parts.dtype.element_ty))
     tl.store(tops + row, top)
     tl.store(sums + row, total)
 
@@ -160,7 +160,8 @@ def _join(
         row = (share * HEADS + head) * N + time
         weight = tl.exp2(tl.load(tops + row) - top)
         total += weight * tl.load(sums + row)
-        acc += weight[:, None] * tl.load(parts + row[:, None] * D + at[None, :])
+        part = tl.load(parts + row[:, None] * D + at[None, :])
+        acc += weight[:, None] * part.to(tl.float32)
     gate = tl.load(mixed + time[:, None] * stride + head * 2 * D + D + at[None, :]).to(tl.float32)
     value = acc / total[:, None] * tl.sigmoid(gate)
     place = time[:, None] * (HEADS * D) + head * D + at[None, :]
@@ -172,7 +173,7 @@ class AttentionScratch:
     """What the kernels of one layer hand on, for n queries."""
 
     q: torch.Tensor  # [heads, n, head_dim]
-    parts: torch.Tensor  # [shares, heads, n, head_dim] float32
+    parts: torch.Tensor  # [shares, heads, n, head_dim], model dtype
     tops: torch.Tensor  # [shares, heads, n] float32
     sums: torch.Tensor  # [shares, heads, n] float32
 

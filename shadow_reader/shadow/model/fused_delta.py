@@ -40,8 +40,8 @@ def _convolve(
     BT: tl.constexpr, COUNT: tl.constexpr, CONV: tl.constexpr, NEW_CONV: tl.constexpr,
 ):  # fmt: skip
     """One head of D channels over BT ids: convolution, SiLU, and length one for q and k."""
-    slot = tl.program_id(1)
-    block = tl.program_id(0)
+    slot = tl.program_id(0)
+    block = tl.program_id(1)
     n = tl.load(numbers + COUNT).to(tl.int32)
     CHANNELS: tl.constexpr = (2 * KEYS + HEADS) * D
     BEFORE: tl.constexpr = KERNEL - 1
@@ -117,12 +117,13 @@ def _prepare(
     decay = tl.where(i >= j, tl.exp(between), 0.0)
     grown = tl.exp(total.to(tl.float32))
     leaving = tl.exp((whole - total).to(tl.float32))
-    tl.store(kept + head * (N // C) + chunk, tl.exp(whole.to(tl.float32)))
 
     at = tl.arange(0, D)[None, :]
     deep = (head * N + time)[:, None] * D + at
+    tl.store(kept + head * (N // C) + chunk, tl.exp(whole.to(tl.float32)))
     k = tl.load(qkv + ((KEYS + key_head) * N + time)[:, None] * D + at)
     tl.store(enters + deep, (k.to(tl.float32) * leaving[:, None]).to(dtype))
+    # Both products with these keys come before the inverse: triton 3.6 otherwise reads past a tile.
     q = tl.load(qkv + (key_head * N + time)[:, None] * D + at)
     tl.store(asks + deep, (q.to(tl.float32) * grown[:, None]).to(dtype))
     read = tl.dot(q, tl.trans(k)) * decay
@@ -212,7 +213,7 @@ def fused_delta(
     """
     (n, heads, dim), s = out.shape, scratch
     slots = 2 * key_heads + heads
-    _convolve[(n // _TOKENS, slots)](
+    _convolve[(slots, n // _TOKENS)](
         inner, inner.stride(0), taps, columns, numbers, layer, dim**-0.5, s.qkv, n,
         KEYS=key_heads, HEADS=heads, D=dim, KERNEL=taps.shape[0], BT=_TOKENS, COUNT=COUNT,
         CONV=CONV, NEW_CONV=NEW_CONV, num_warps=1,

@@ -100,12 +100,12 @@ class ChunkBuffers:
         n, single = self.n, torch.float32
         shares = key_shares(c.heads, n)
         most = max(QUERIES * c.heads * key_shares(c.heads, QUERIES), shares * c.heads * n, 16384)
-        arena.take("parts", single, most * c.head_dim)
+        arena.take("parts", dtype, most * c.head_dim)
         arena.take("tops", single, most)
         arena.take("sums", single, most)
         return AttentionScratch(
             q=arena.take("q", dtype, c.heads, n, c.head_dim),
-            parts=arena.take("parts", single, shares, c.heads, n, c.head_dim),
+            parts=arena.take("parts", dtype, shares, c.heads, n, c.head_dim),
             tops=arena.take("tops", single, shares, c.heads, n),
             sums=arena.take("sums", single, shares, c.heads, n),
         )

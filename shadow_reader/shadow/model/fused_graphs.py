@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -57,6 +57,8 @@ class ChunkGraphs:
         self._arena = Arena(device)
         self._sizes: dict[int, tuple[ChunkBuffers, FusedForward]] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._aside: torch.cuda.Stream | None = None
+        self._pool: Any = None
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -167,13 +169,18 @@ class ChunkGraphs:
         ids = torch.zeros(n, device=self._device, dtype=torch.int64)
         given = self._give(buffers, ids, 0, (), recurrent, conv)
         with torch.cuda.device(self._device):
-            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
+            if self._aside is None:
+                # One for all: each stream has cuBLAS workspace of its own.
+                self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
+                self._pool = torch.cuda.graph_pool_handle()
+            self._aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._aside):
                 forward.run()
-            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.current_stream().wait_stream(self._aside)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._aside, capture_error_mode="thread_local"
+            ):
                 forward.run()
             torch.cuda.current_stream().synchronize()
             del recurrent, conv, given

@@ -10,11 +10,10 @@ import os
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
-if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("neither CUDA nor Triton's interpreter", allow_module_level=True)
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("on a device test_cuda.py runs the kernels", allow_module_level=True)
 
 from triton.runtime import interpreter
 
