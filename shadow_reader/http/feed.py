@@ -117,7 +117,8 @@ class Feed:
         except ShadowError as error:
             await self._submit_run()
             self._hold(0)
-            self._put(Pending(self._splitter.number, 0, error))
+            told = f"{error.message}; the feed ends here, what follows is not taken"
+            self._put(Pending(self._splitter.number, 0, type(error)(told, **error.details)))
         finally:
             self._ended = True
             self._came.set()
