@@ -23,6 +23,7 @@ from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.snapshots import SnapshotStore
+from shadow_reader.making import REAL, Maker
 from shadow_reader.reading import Snapshots, Surroundings
 from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.changes import Changes
@@ -39,7 +40,7 @@ from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, check_vocabulary
 from shadow_reader.shadow.windows import Windows
-from shadow_reader.slot import REAL, Maker, Slot
+from shadow_reader.slot import Slot
 from shadow_reader.store.journal import SqliteJournal
 from shadow_reader.store.snapshots.disk import Disk, plain_buffer
 from shadow_reader.store.snapshots.store import FileSnapshots, SnapshotLimits

@@ -17,6 +17,7 @@ from shadow_reader.errors import ModelError, ShutDownError
 from shadow_reader.events import types as t
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.snapshots import SnapshotStore
+from shadow_reader.making import Maker
 from shadow_reader.reading import Reading
 from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
@@ -29,7 +30,6 @@ from shadow_reader.shadow.status import (
     ServiceState,
 )
 from shadow_reader.shadow.vocabulary import Vocabulary
-from shadow_reader.slot import Maker
 
 LOAD_S: Final = 600.0
 

@@ -17,10 +17,8 @@ import gc
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import Final
 
-from shadow_reader.config import Settings
 from shadow_reader.errors import (
     AskTimeoutError,
     ConflictError,
@@ -31,13 +29,13 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events import types as t
 from shadow_reader.events.snapshots import SnapshotStats
+from shadow_reader.making import Maker
 from shadow_reader.reading import Reading, Surroundings
 from shadow_reader.shadow.changes import Changes
-from shadow_reader.shadow.claim import Claim, claim_of
+from shadow_reader.shadow.claim import Claim
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.status import NO_MODEL, SlotState, SlotStatus
-from shadow_reader.shadow.vocabulary import Vocabulary, load_vocabulary
 
 LOOK_S: Final = 10.0
 """How often it is looked whether there is room by now."""
@@ -46,29 +44,6 @@ RELEASED: Final = "the model was released; the next turn, or load, brings it bac
 NO_PROFILE: Final = "no profile of the settings has the shadow on"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """How a model is made; every call runs on the device thread.
-
-    Attributes:
-        claim: what it takes, and what is free. build: load it.
-        vocabulary: for its questions; on any thread.
-    """
-
-    claim: Callable[[Settings], Claim]
-    build: Callable[[Settings], Engine]
-    vocabulary: Callable[[str], Vocabulary]
-
-
-def _build(settings: Settings) -> Engine:
-    from shadow_reader.shadow.torch_engine import build_engine
-
-    return build_engine(settings)
-
-
-REAL: Final = Maker(claim_of, _build, load_vocabulary)
 
 
 class Slot:

@@ -24,10 +24,10 @@ from shadow_reader.errors import (
     ShutDownError,
 )
 from shadow_reader.events import types as t
+from shadow_reader.making import Maker
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.claim import Claim, claim_of, free_memory
 from shadow_reader.shadow.lease import Rank
-from shadow_reader.slot import Maker
 from tests.fakes import GRID, FakeEngine, fake_vocabulary
 from tests.runtimes import entries, nothing_left_open, settings, until, whole_turn
 
