@@ -52,6 +52,7 @@ class Rounds:
         self._called: list[Round] = []
         self._calling: set[str] = set()
         self._piece_came = False
+        self._messages = 0
 
     def call(self) -> Round:
         """An engine has paused; from now on its turn's rounds are those that it calls."""
@@ -61,8 +62,11 @@ class Rounds:
         return opened
 
     def piece_came(self) -> None:
-        """Something of a session was committed, a piece of output perhaps."""
-        self._piece_came = self._windows.streamed and self._windows.share > 0
+        """Something of a session was committed: a piece of output perhaps, or what we did."""
+        messages = self._roster.sessions.messages
+        if messages > self._messages:
+            self._messages = messages
+            self._piece_came = self._windows.streamed and self._windows.share > 0
 
     @property
     def is_open(self) -> bool:

@@ -172,6 +172,18 @@ async def test_while_another_turn_is_in_prefill_nothing_is_read() -> None:
     await rig.stop()
 
 
+@virtual
+async def test_what_the_reader_journals_is_no_piece_of_output() -> None:
+    rig = rationed().start()
+    await rig.prompt("s", LONG, "t1")
+    await rig.output("s", "t1", 0, [1])
+    await asyncio.sleep(60)
+    await rig.output("s", "t1", 1, [1])
+    await asyncio.sleep(60)
+    assert len(rig.read_of("s")) == 3 * GRID, "one slice, though more is allowed"
+    await rig.stop()
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_of_nothing_and_of_everything(share: float) -> None:
     @virtual
