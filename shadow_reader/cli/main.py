@@ -17,6 +17,7 @@ from shadow_reader.cli import (
     journal_share,
     model,
     rebuild,
+    replay_ledger,
     serve,
     status,
 )
@@ -45,6 +46,7 @@ journal.app.command("share", epilog=EXIT_CODES_HELP)(journal_share.share)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
 app.command("import", epilog=EXIT_CODES_HELP)(import_records.import_records)
+app.add_typer(replay_ledger.app, name="replay")
 
 
 @app.callback(invoke_without_command=True)

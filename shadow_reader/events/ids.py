@@ -161,7 +161,7 @@ def checked_ids(values: object, *, field: str, vocabulary: int, empty_ok: bool =
     """Turn untrusted input into Ids.
 
     Args:
-        values: what the caller sent; must be a list of int (no bool, no float).
+        values: what the caller sent; a list of int (no bool, no float), or Ids of this process.
         field: name of the field, for the error.
         vocabulary: ids must be below this number of embedding rows.
         empty_ok: whether no ids at all are allowed.
@@ -169,6 +169,10 @@ def checked_ids(values: object, *, field: str, vocabulary: int, empty_ok: bool =
     Raises:
         InvalidInputError: names the field, the first bad index and what was found there.
     """
+    if isinstance(values, Ids) and values and values.array().max() < vocabulary:
+        return values
+    if isinstance(values, Ids):
+        values = list(values)
     if not isinstance(values, list):
         raise InvalidInputError(
             f"{field} must be a list of token ids, not {type(values).__name__}",

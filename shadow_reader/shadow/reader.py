@@ -119,6 +119,10 @@ class Reader:
             self.rounds.close()
         return opened
 
+    def cost_s(self, position: int) -> float | None:
+        """Seconds that a chunk at ``position`` will take, about; None: not known yet."""
+        return self._steps.costs.estimate_s(position)
+
     def wake(self, session: str = "") -> None:
         """Something changed, in this session if one is named: look again."""
         if session:
@@ -298,7 +302,8 @@ class Reader:
     async def _idle_burst(self, action: ReadNext) -> None:
         """Read in an idle window, if it is time to look for one and nobody has the box."""
         now_s, poll_s = self._clock.monotonic(), self._windows.idle_poll_s
-        if poll_s is not None and now_s < self._looks_s:
+        self._looks_s = self._windows.next_look_s(self._looks_s, now_s)
+        if now_s < self._looks_s:
             await self._rest(self._looks_s)
             return
         if not self._windows.box.try_take():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from shadow_reader.shadow.box_lock import BoxLock
@@ -33,3 +34,11 @@ class Windows:
     slice_s: float = 0.15
     streamed: bool = True
     idle_poll_s: float | None = None
+
+    def next_look_s(self, last_s: float, now_s: float) -> float:
+        """When an idle window is looked for next: looks follow ``last_s`` in steps of the poll,
+        whether or not there was anything to see. Both are monotonic."""
+        if self.idle_poll_s is None or now_s <= last_s:
+            return last_s
+        steps = math.ceil((now_s - last_s) / self.idle_poll_s - 1e-6)
+        return last_s + steps * self.idle_poll_s if steps else now_s

@@ -197,3 +197,13 @@ def test_parts_that_lie_in_a_row_are_joined_without_a_copy() -> None:
     whole = Ids.of(range(100))
     parts = [whole.window(n, n + 10) for n in range(20, 60, 10)]
     assert np.shares_memory(Ids.join(parts).array(), whole.array())
+
+
+def test_ids_of_this_process_pass_if_they_are_in_the_vocabulary() -> None:
+    known = Ids.of([1, 2, 3])
+    assert checked_ids(known, field="ids", vocabulary=4) is known
+    with pytest.raises(InvalidInputError) as refused:
+        checked_ids(known, field="ids", vocabulary=3)
+    assert refused.value.details["index"] == 2
+    with pytest.raises(InvalidInputError):
+        checked_ids(Ids.of([]), field="ids", vocabulary=3, empty_ok=False)

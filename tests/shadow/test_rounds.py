@@ -20,7 +20,8 @@ from shadow_reader.shadow.costs import DEPTH_IDS, ChunkCosts
 from shadow_reader.shadow.holds import Holds
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.ration import Ration
-from tests.fakes import GRID, LoopClock, virtual
+from tests.fake_journal import all_entries
+from tests.fakes import GRID, START_WALL, LoopClock, virtual
 from tests.shadow.rig import Rig, quiet
 
 CHUNK_S = 0.04
@@ -252,6 +253,23 @@ async def test_a_poll_looks_so_often_and_an_event_at_once() -> None:
         await quiet(10)
         rig.assert_exact("s")
         await rig.stop()
+
+
+@virtual
+async def test_looks_of_a_poll_go_on_in_its_steps_while_nothing_is_there_to_read() -> None:
+    """An idle window that begins between two looks waits for the next one."""
+    rig = Rig(chunk_s=CHUNK_S, idle_poll_s=5.0).start()
+    await rig.whole_turn("s", LONG[: 3 * GRID], "t1")
+    await asyncio.sleep(6)
+    (first,) = [e.at for e in await all_entries(rig.journal, "s") if isinstance(e.event, t.Read)]
+    looked_s = first - START_WALL
+    await rig.clock_to(looked_s + 12.0)
+    await rig.whole_turn("s", LONG, "t2")
+    await rig.clock_to(looked_s + 14.9)
+    assert len(rig.read_of("s")) == 3 * GRID
+    await rig.clock_to(looked_s + 15.2)
+    assert len(rig.read_of("s")) > 3 * GRID
+    await rig.stop()
 
 
 @virtual
