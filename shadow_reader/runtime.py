@@ -135,8 +135,8 @@ class Runtime(Service):
 
         Raises:
             NotFoundError: no such session (any more). AskTimeoutError: not within ``timeout_s``
-            (default: ``ask_timeout_s``). ModelError: no model is loaded.
-            ShutDownError: the reader stopped, and why.
+            (default: ``ask_timeout_s``). ModelError: no model is loaded, or the profile of the
+            session's last turn has the shadow off. ShutDownError: the reader stopped, and why.
         """
         limit_s = self.settings.ask_timeout_s if timeout_s is None else timeout_s
         try:

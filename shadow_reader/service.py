@@ -23,7 +23,7 @@ from shadow_reader.shadow.changes import Changes
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.mover import SpillProgress
-from shadow_reader.shadow.roster import PROFILE_OFF
+from shadow_reader.shadow.roster import check_read
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.status import (
     NO_MODEL,
@@ -185,11 +185,8 @@ class Service:
         return slot.reading
 
     async def _check_profile(self, session: str) -> None:
-        view = (await self.sessions.spoken(session)).tentative
-        if view is not None and view.turn and not self.sessions.limits.reads(view.turn.profile):
-            raise ModelError(
-                f"session {session!r} is not read: {PROFILE_OFF}", field="session", found=session
-            )
+        live = await self.sessions.spoken(session)
+        check_read(session, live.tentative, self.sessions.limits)
 
     def _check_alive(self) -> None:
         if self._state == "failed":

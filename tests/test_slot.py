@@ -153,6 +153,9 @@ async def test_release_spills_and_the_next_turn_brings_it_back(tmp_path: Path) -
         assert "the next turn" in slot.reason
         (spilled,) = [e.event for e in await entries(shadow, kinds=["spill"])]
         assert isinstance(spilled, t.Spill)
+        disk = (await shadow.status()).snapshots
+        assert disk is not None
+        assert disk.sessions == 1, "as it is after the spilling"
         for call in (shadow.ask("s", [1], ["a", "b"]), shadow.wait_fresh("s")):
             with pytest.raises(ModelError, match="was released"):
                 await call
@@ -351,8 +354,9 @@ async def test_a_session_is_read_as_the_profile_of_its_last_turn_says(tmp_path: 
         status = await shadow.session_status("s")
         assert (status.committed, status.fresh) == (0, False)
         assert "has the shadow off" in status.note
-        with pytest.raises(ModelError, match="has the shadow off"):
-            await shadow.ask("s", [1], ["a", "b"])
+        for call in (shadow.ask("s", [1], ["a", "b"]), shadow.wait_fresh("s")):
+            with pytest.raises(ModelError, match="has the shadow off"):
+                await call
         await shadow.prompt("s", PROMPT, turn="t2", profile="coding")
         await shadow.end("s", "t2")
         assert (await shadow.wait_fresh("s")).committed == 5 * GRID

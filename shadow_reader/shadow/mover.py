@@ -348,6 +348,7 @@ class Mover:
             if view is not None and moved is not None:
                 ms = self._ms_since(began)
                 await self._record(view, t.Spill(moved.position, moved.bytes, ms, kept=False))
+        await self._look()
         told(SpillProgress(len(names), len(names)))
 
     # -- small things -------------------------------------------------------------------------

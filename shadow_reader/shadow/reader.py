@@ -43,7 +43,7 @@ from shadow_reader.shadow.plan import (
 )
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.residency import Residency
-from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.roster import Roster, check_read
 from shadow_reader.shadow.rounds import Round, Rounds
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.steps import Steps
@@ -148,14 +148,17 @@ class Reader:
         """Wait until the line of that name is fresh.
 
         Raises:
-            NotFoundError: there is no such session (any more). ShutDownError: the reader stopped.
+            NotFoundError: there is no such session (any more). ModelError: its profile has the
+            shadow off. ShutDownError: the reader stopped.
         """
         while not self._closing:
             live = await self._sessions.load(session)
             if live.tentative is None:
                 raise NotFoundError(f"no session {session!r}", field="session", found=session)
-            if not live.inflight and self.roster.fresh(live):
-                return
+            if not live.inflight:
+                if self.roster.fresh(live):
+                    return
+                check_read(session, live.tentative, self._sessions.limits)
             # No await between the look and the wait; whatever makes it fresh tells us.
             await self._moved.wait()
         raise ShutDownError("the reader has stopped")

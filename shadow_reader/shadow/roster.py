@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from shadow_reader.clock import Clock
+from shadow_reader.errors import ModelError
 from shadow_reader.events.branches import split_name
+from shadow_reader.events.decide import Limits
 from shadow_reader.events.view import MAX_CHECKPOINTS, SessionView
 from shadow_reader.shadow.engine import Engine, StateStats
 from shadow_reader.shadow.plan import Candidate
@@ -297,3 +299,13 @@ def checkpoint_lines(view: SessionView, grid: int) -> frozenset[int]:
     """Grid lines where a checkpoint is due: at or below the last prompts' ends."""
     lines = sorted({end // grid * grid for end in view.prompt_ends} - {0})
     return frozenset(lines[-MAX_CHECKPOINTS:])
+
+
+def check_read(session: str, view: SessionView | None, limits: Limits) -> None:
+    """Raises:
+    ModelError: the profile of the session's last turn has the shadow off.
+    """
+    if view is not None and view.turn is not None and not limits.reads(view.turn.profile):
+        raise ModelError(
+            f"session {session!r} is not read: {PROFILE_OFF}", field="session", found=session
+        )

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from shadow_reader.errors import NotFoundError
+from shadow_reader.errors import InvalidInputError, NotFoundError
 from shadow_reader.events import types as t
 from shadow_reader.events.branches import Line, choose_line, continues, line_name, split_name
 from shadow_reader.events.decide import (
@@ -62,7 +62,14 @@ class Sessions(LiveLines):
 
         Args:
             keep_of: the turn on whose line ``keep`` counts; without it, that of the last prompt.
+
+        Raises:
+            InvalidInputError: ``keep_of`` without ``keep``, or what ``decide_prompt`` refuses.
         """
+        if keep_of is not None and keep is None:
+            raise InvalidInputError(
+                "keep_of says whose ids keep counts: give keep too", field="keep_of"
+            )
         name = check_name(turn, field="turn") if turn is not None else uuid4().hex
         new = checked_ids(ids, field="ids", vocabulary=self.limits.vocabulary)
         live, whole = await self._prompted(session, name, keep, keep_of, new)

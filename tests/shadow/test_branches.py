@@ -140,6 +140,8 @@ async def test_kept_ids_are_the_last_prompt_s_line_s_or_the_named_turn_s() -> No
         await prompt([8], keep=1, keep_of="nobody", turn="c2")
     with pytest.raises(InvalidInputError, match="keep must be at least 0"):
         await prompt([8], keep=-1, turn="c2")
+    with pytest.raises(InvalidInputError, match="keep_of says whose ids keep counts"):
+        await prompt([8], keep_of="a1", turn="c2")
 
 
 @virtual
