@@ -249,6 +249,7 @@ class Slot:
         if self._released and self._around.sessions.turns_begun > self._turns_then:
             self._released = False
             self._rest()
+            self._changes.tell()  # who waits for the release, too
 
     def _wants(self) -> bool:
         return not self._released and (self._asked or self._around.settings.wants_model)

@@ -260,6 +260,21 @@ async def test_the_last_word_counts(tmp_path: Path) -> None:
         assert factory.made[0].closed == 1
 
 
+async def test_a_turn_that_takes_back_a_release_tells_who_waits_for_it(tmp_path: Path) -> None:
+    factory = Factory()
+    factory.may.clear()
+    async with service(tmp_path, factory) as shadow:
+        await asyncio.to_thread(factory.making.wait, 30)
+        releasing = asyncio.create_task(shadow.release())
+        await asyncio.sleep(0.01)
+        await whole_turn(shadow, "s", PROMPT)
+        factory.may.set()
+        with pytest.raises(ConflictError, match="loaded again meanwhile"):
+            async with asyncio.timeout(20):
+                await releasing
+        assert (await shadow.status()).slot.state == "loaded"
+
+
 async def test_many_who_load_and_release_at_once_all_get_an_answer(tmp_path: Path) -> None:
     factory = Factory()
     async with nothing_left_open(), service(tmp_path, factory) as shadow:
