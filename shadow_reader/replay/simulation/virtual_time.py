@@ -7,10 +7,14 @@ outside the process is waited for, so a run depends on its input alone.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+DAY_S: Final = 86_400.0
+"""asyncio sleeps so long at most, and then looks again."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -19,7 +23,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self._clock_resolution = 1e-9
+        self._clock_resolution = math.ulp(0.0)  # a timer never runs before its time
         self._selector = self
 
     def time(self) -> float:
@@ -36,7 +40,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise RuntimeError("everything waits, and nothing will ever wake it")
         if timeout > 0:
             timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # asyncio's own
-            self._now_s = min(self._now_s + timeout, timers[0].when())
+            self._now_s = max(self._now_s, min(timers[0].when(), self._now_s + DAY_S))
+            self._clock_resolution = math.ulp(self._now_s)
         return []
 
     def _process_events(self, events: list[Any]) -> None:
