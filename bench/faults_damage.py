@@ -76,20 +76,20 @@ async def _two_resident(world: World) -> tuple[str, str]:
         await asyncio.sleep(TALK_S)
         await world.park()
         names = [talker.book.session for talker in world.talkers if talker.book.turns]
-        found = [name for name in names if await _is_resident(world, name)]
+        found = [line for name in names if (line := await _resident_line(world, name))]
         if len(found) >= 2:
             return found[-1], found[-2]
     raise Stuck(f"no two of {len(world.talkers)} sessions are resident after {TRIES} tries")
 
 
-async def _is_resident(world: World, session: str) -> bool:
-    """Whether it has a state with something above what all sessions share."""
+async def _resident_line(world: World, session: str) -> str:
+    """The line that it speaks on, if that has a state with something above what all share."""
     try:
         await world.client.ask(session, [1], ["yes", "no"], timeout_s=FRESH_S)
         status = await world.client.wait_fresh(session, timeout_s=FRESH_S)
     except NotFoundError:
-        return False
-    return status.committed > 512
+        return ""
+    return status.session if status.committed > 512 else ""
 
 
 async def _newest(world: World) -> int:
