@@ -20,7 +20,7 @@ from shadow_reader.replay.simulation.policy import PRESETS, Policy, parse_policy
 from shadow_reader.replay.simulation.simulate import Outcome, simulate
 from tests.replay.simulation.ledgers import made
 
-ORACLE = Path("/work/shared/reference/ledger_sim.py")
+ORACLE = Path(__file__).parents[3].parent / "shared" / "reference" / "ledger_sim.py"
 
 
 @cache
