@@ -199,11 +199,13 @@ class World:
     async def check(self) -> None:
         """Everything acknowledged is in the journal's file, once; the disk is under its cap."""
         async with await JournalReader.open(self.journal) as reader:
+            newest = await reader.newest_seq()  # lines are read one after the other
             for talker in self.talkers:
                 entries = [
                     entry
                     for name in line_names(talker.book.session, MAX_BRANCHES)
                     async for entry in reader.entries(session=name)
+                    if entry.seq <= newest
                 ]
                 self.tally.findings += talker.book.check(entries)
         used, cap = _bytes_below(self.snapshots), int(self.settings["disk_gb"] * GIB)

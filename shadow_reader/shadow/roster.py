@@ -281,10 +281,15 @@ class Roster:
         self.block(session, why, seen)
 
     def moved(self, session: str) -> None:
-        """What its state waited for is over."""
+        """What its state waited for is over.
+
+        A prompt may have come meanwhile: what came back is compared with it.
+        """
         if session in self._notes:
             self._notes[session].moving = ""
+            self._notes[session].aligned_turns = -1
             self._watched[session] = None
+            self._unaligned[session] = None
 
     def prune(self) -> None:
         """Forget sessions that are neither live nor resident, once they could be half of all."""

@@ -196,3 +196,19 @@ async def test_a_snapshot_of_a_session_that_the_journal_does_not_have_goes_at_th
         two.assert_exact("kept")
         two.assert_exact("opened again")
         await two.stop()
+
+
+@virtual
+async def test_a_prompt_that_cuts_while_the_state_comes_back_is_compared_with_it() -> None:
+    """The session is fresh with less than was restored, so nothing else would look at it again."""
+    for delay in range(0, 60, 2):
+        with on_disk(engine=engine_for_two(), disk_s=0.04) as rig:
+            await two_and_one_more(rig)
+            name = next(n for n in ("a", "b", "c") if not rig.read_of(n))
+            known = list(rig.view(name).known)
+            await rig.whole_turn(name, [*known, *ids(GRID, 9)], "more")
+            await asyncio.sleep(delay * 0.02)
+            await rig.whole_turn(name, known[: 2 * GRID - 3], "cut")
+            await quiet(60)
+            rig.assert_exact(name)
+            await rig.stop()
