@@ -109,7 +109,7 @@ def test_a_session_erased_at_any_moment_of_its_move_leaves_nothing(
         await rig.stop()
         return bool(moving)
 
-    moved = [run_virtual(main(delay)) for delay in range(3, 204, stride)]
+    moved = [run_virtual(main(delay)) for delay in range(3, 264, stride)]
     assert sum(moved) > 10 / stride
     assert not moved[-1]
 
