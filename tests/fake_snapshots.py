@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, Span
 from shadow_reader.shadow.engine import EngineIdentity
 from shadow_reader.shadow.snapshot_rules import (
     IDS,
@@ -51,8 +51,10 @@ class FakePinned:
         checkpoints: Sequence[int],
         digest: Callable[[Ids], str],
         step: Step,
+        written: Sequence[Span] = (),
     ) -> None:
         self._identity, self._ids, self._digest = identity, ids, digest
+        self._spans = spans(len(ids) // identity.grid, written)
         self._checkpoints = tuple(checkpoints)
         self._step = step
         self.released = False
@@ -63,11 +65,11 @@ class FakePinned:
 
     @property
     def pieces(self) -> int:
-        return len(self._spans())
+        return len(self._spans)
 
     def piece(self, index: int) -> Piece:
         self._held("piece")
-        start, stop = self._spans()[index]
+        start, stop = self._spans[index]
         grid, tensors = self._identity.grid, self._pages(index)
         link = bytes.fromhex(hash_of_ids(self._ids.take(stop * grid)))
         digests = {name: hex_of(raw) for name, raw in tensors.items()}
@@ -102,11 +104,8 @@ class FakePinned:
     def release(self) -> None:
         self.released = True
 
-    def _spans(self) -> tuple[tuple[int, int], ...]:
-        return spans(len(self._ids) // self._identity.grid)
-
     def _pages(self, index: int) -> dict[str, RawTensor]:
-        start, stop = self._spans()[index]
+        start, stop = self._spans[index]
         grid = self._identity.grid
         return {
             page_name(i): raw_ids(self._ids.array(i * grid, (i + 1) * grid).tolist())

@@ -24,7 +24,7 @@ import async_solipsism
 
 from shadow_reader.errors import OutOfRoomError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
-from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.snapshot_rules import (
@@ -209,13 +209,13 @@ class FakeEngine:
                     return 1
         return 0
 
-    def pin(self, session: str) -> FakePinned | None:
+    def pin(self, session: str, written: Sequence[Span] = ()) -> FakePinned | None:
         self._begin("pin", session)
         state = self.states.get(session)
         if state is None:
             return None
         step = partial(self._step, session)
-        return FakePinned(self.identity, state.read, state.checkpoints, self.hash_of, step)
+        return FakePinned(self.identity, state.read, state.checkpoints, self.hash_of, step, written)
 
     def begin_restore(
         self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids

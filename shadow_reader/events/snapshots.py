@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,10 @@ class RawTensor:
     dtype: str
     shape: tuple[int, ...]
     data: bytes | memoryview
+
+
+Span: TypeAlias = tuple[int, int]
+"""Pages [start, stop), counted from the session's beginning."""
 
 
 @dataclass(frozen=True, slots=True)

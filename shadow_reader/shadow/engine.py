@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +261,12 @@ class Engine(Protocol):
         """
         ...
 
-    def pin(self, session: str) -> Pinned | None:
-        """Hold the state as it is committed now, to copy it out; None where none is resident."""
+    def pin(self, session: str, written: Sequence[Span] = ()) -> Pinned | None:
+        """Hold the state as it is committed now, to copy it out; None where none is resident.
+
+        Args:
+            written: pages [start, stop) of the pieces that an earlier spill wrote.
+        """
         ...
 
     def begin_restore(

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from shadow_reader.errors import NotFoundError, OutOfRoomError, SnapshotError
-from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, SnapshotStore
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, SnapshotStore, Span
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.box_lock import BoxLock
 from shadow_reader.shadow.engine import Engine, Pinned, Restore
@@ -81,8 +81,10 @@ class Moves:
         on_device: OnDevice = self._on_device if leased else self.device.run
         held: list[Pinned] = []  # also when whoever waits for the job is cancelled meanwhile
 
+        written = await self.disk.run(partial(_written, self.store, view.session))
+
         def pin() -> None:
-            if (found := self.engine.pin(view.session)) is not None:
+            if (found := self.engine.pin(view.session, written)) is not None:
                 held.append(found)
 
         try:
@@ -90,17 +92,17 @@ class Moves:
             if not held:
                 return None
             (pinned,) = held
-            written = 0
+            new_bytes = 0
             for index in range(pinned.pieces):
                 _must_be_there(is_there)
-                written += await self._write_piece(view.session, pinned, index, on_device)
+                new_bytes += await self._write_piece(view.session, pinned, index, on_device)
             head = await on_device(pinned.copy_head)
             manifest = await on_device(
                 partial(pinned.manifest, session=view.session, opened_at=view.opened_at, seq=seq)
             )
             _must_be_there(is_there)
             await self.disk.run(self.store.write_head, manifest, head)
-            return Moved(pinned.position, written + _bytes(head))
+            return Moved(pinned.position, new_bytes + _bytes(head))
         except BaseException:
             await self.disk.run(self.store.abandon, view.session)
             raise
@@ -210,6 +212,15 @@ class Moves:
                     finally:
                         self.box.release()
             await asyncio.sleep(BOX_POLL_S)
+
+
+def _written(store: SnapshotStore, session: str) -> tuple[Span, ...]:
+    """The pages of each piece of the snapshot that is there; of none if it cannot be used."""
+    try:
+        manifest = store.find(session)
+    except SnapshotError:
+        return ()
+    return tuple((p.start, p.stop) for p in manifest.pieces) if manifest is not None else ()
 
 
 def _must_be_there(is_there: Callable[[], bool]) -> None:

@@ -7,10 +7,12 @@ the bytes stay counted until the pin is released.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, Span
 from shadow_reader.shadow.engine import EngineIdentity
 from shadow_reader.shadow.memory import HeldState, Memory
 from shadow_reader.shadow.raw import to_host
@@ -29,12 +31,18 @@ from shadow_reader.shadow.standing import Standing, chained, digest_of
 class PinnedState:
     """The ``Pinned`` of a standing above 0; see ``engine.Pinned``."""
 
-    def __init__(self, memory: Memory, standing: Standing, identity: EngineIdentity) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        standing: Standing,
+        identity: EngineIdentity,
+        written: Sequence[Span] = (),
+    ) -> None:
         assert standing.pages, "a state at 0 is not spilled"
         self._memory = memory
         self._standing = standing
         self._identity = identity
-        self._spans = spans(len(standing.pages))
+        self._spans = spans(len(standing.pages), written)
         self._released = False
         memory.hold(standing.pages, standing.states)
 

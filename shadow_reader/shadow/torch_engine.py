@@ -19,7 +19,7 @@ import torch
 from shadow_reader.config import Settings
 from shadow_reader.errors import ModelError, SettingsError
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
@@ -200,12 +200,12 @@ class TorchEngine:
             self._points, [state for state in found if state is not None], newest=newest
         )
 
-    def pin(self, session: str) -> PinnedState | None:
-        """Hold the state as it is committed now; None where none is resident."""
+    def pin(self, session: str, written: Sequence[Span] = ()) -> PinnedState | None:
+        """Hold the state as it is committed now; None where none is resident; see ``Engine``."""
         state = self._sessions.get(session)
         if state is None:
             return None
-        return PinnedState(self._memory, state.standing, self._identity)
+        return PinnedState(self._memory, state.standing, self._identity, written)
 
     @torch.inference_mode()
     def begin_restore(

@@ -14,6 +14,7 @@ import pytest
 
 from shadow_reader.errors import NotFoundError
 from shadow_reader.events import types as t
+from shadow_reader.events.snapshots import Span
 from shadow_reader.events.types import Entry
 from tests.fake_journal import FlakyJournal, all_entries
 from tests.fake_snapshots import FakePinned
@@ -50,8 +51,8 @@ class MovingRig(DiskRig):
         pin = self.engine.pin
 
         @wraps(pin)
-        def pinned(session: str) -> FakePinned | None:
-            found = pin(session)
+        def pinned(session: str, written: Sequence[Span] = ()) -> FakePinned | None:
+            found = pin(session, written)
             if found is not None:
                 self.pins.append(found)
             return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from shadow_reader.errors import SnapshotError
 from shadow_reader.events.ids import EMPTY, Ids
-from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.engine import (
     Aligned,
@@ -93,7 +93,7 @@ class FakeEngine:
     def give_way(self, sessions: Sequence[str], *, newest: bool = True) -> int:
         return 0
 
-    def pin(self, session: str) -> Pinned | None:
+    def pin(self, session: str, written: Sequence[Span] = ()) -> Pinned | None:
         return None
 
     def begin_restore(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.shadow.engine import Aligned
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.restore import RestoringState
@@ -99,10 +99,10 @@ class CheckedEngine(TorchEngine):
                 assert self.true_digest(session) == before[session], "law 3"
             assert (self.state_stats(session), self.stats().bytes) == stats, "law 3"
 
-    def pin(self, session: str) -> PinnedState | None:
+    def pin(self, session: str, written: Sequence[Span] = ()) -> PinnedState | None:
         """Law 5."""
         self._alone()
-        return super().pin(session)
+        return super().pin(session, written)
 
     def begin_restore(
         self, session: str, manifest: Manifest, head: Mapping[str, RawTensor], known: Ids

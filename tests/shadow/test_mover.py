@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Mapping
 
 from shadow_reader.events import types as t
+from shadow_reader.events.snapshots import Piece, RawTensor
 from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.store.snapshots.disk import Disk
 from tests.fakes import GRID, FakeEngine, virtual
@@ -168,3 +170,39 @@ async def test_at_the_end_every_state_is_spilled_the_newest_first() -> None:
         assert rig.store.stats().sessions == 3
         await rig.kill_mover()
         rig.store.close()
+
+
+@virtual
+async def test_a_later_spill_writes_only_what_is_new() -> None:
+    """Not the pages of a piece that was written unfinished; in few pieces all the same."""
+    with on_disk(engine=FakeEngine(cap=units(60))) as rig:
+        rig.start()
+        written: list[tuple[int, int]] = []
+        write = rig.store.write_piece
+
+        def watched(session: str, piece: Piece, tensors: Mapping[str, RawTensor]) -> None:
+            written.append((piece.start, piece.stop))
+            write(session, piece, tensors)
+
+        vars(rig.store).update(write_piece=watched)
+        for chunks, expected in (
+            (3, [(0, 3)]),
+            (5, [(3, 5)]),
+            (5, []),
+            (6, [(5, 6)]),
+            (18, [(6, 16), (16, 18)]),
+            (20, [(18, 20)]),
+        ):
+            await rig.whole_turn("a", ids(chunks * GRID + 1), f"t{chunks}.{len(written)}")
+            await quiet()
+            written.clear()
+            await rig.mover.spill_all(lambda _progress: None)
+            assert written == expected, chunks
+        rig.engine.drop("a")
+        rig.reader.roster.dropped("a", "for the test", 0)
+        await rig.whole_turn("a", ids(20 * GRID + 2), "t21")
+        await quiet()
+        (restore,) = await rig.events("a", t.Restore)
+        assert (restore.position, restore.refused) == (20 * GRID, None)
+        rig.assert_exact("a")
+        await rig.stop()

@@ -77,7 +77,12 @@ def test_a_refused_snapshot_is_named_removed_and_read_from_the_journal(
         with on_disk(engine=engine_for_two()) as rig:
             await two_and_one_more(rig)
             find = rig.store.find
-            rig.store.find = lambda session: change(rig, find(session))  # type: ignore[method-assign]
+
+            def changed(session: str) -> Any:
+                found = find(session)
+                return found and change(rig, found)
+
+            rig.store.find = changed  # type: ignore[method-assign]
             await rig.whole_turn("a", ids(10 * GRID + 1), "t2")
             await quiet()
             (restore,) = await rig.events("a", t.Restore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.snapshots import Manifest, Piece, RawTensor
+from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, Span
 from shadow_reader.shadow.engine import EngineIdentity
 from shadow_reader.shadow.snapshot_rules import (
+    MOST_PARTS,
     PIECE_PAGES,
     check_manifest,
     engine_facts,
@@ -179,6 +181,54 @@ def test_pieces_lie_side_by_side() -> None:
     assert spans(1) == ((0, 1),)
     assert spans(PIECE_PAGES) == ((0, PIECE_PAGES),)
     assert spans(PIECE_PAGES + 1) == ((0, PIECE_PAGES), (PIECE_PAGES, PIECE_PAGES + 1))
+
+
+@given(growth=st.lists(st.integers(-40, 40), max_size=20))
+def test_pieces_that_were_written_stay_as_long_as_they_are_few(growth: list[int]) -> None:
+    written: tuple[Span, ...] = ()
+    pages = 0
+    for step in growth:
+        pages = max(1, pages + step)
+        found = spans(pages, written)
+        pieces = tuple(
+            Piece(f"{a}-{b}-00", a, b, {page_name(i): "00" for i in range(a, b)}, 1)
+            for a, b in found
+        )
+        check_manifest(_at_pages(pages, pieces), IDENTITY)
+        slabs = Counter(start // PIECE_PAGES for start, _ in found)
+        assert max(slabs.values()) <= MOST_PARTS
+        last = pages // PIECE_PAGES * PIECE_PAGES
+        assert set(found) >= {span for span in written if span[1] <= min(pages, last)}
+        written = found
+
+
+def _at_pages(pages: int, pieces: tuple[Piece, ...]) -> Manifest:
+    line = pages * GRID
+    names = state_names(line)
+    digests = {"ids": "00", **dict.fromkeys(names, "00")}
+    return make_manifest(position=line, checkpoints=(), pieces=pieces, head_digests=digests)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [(0, 16)],
+        [(0, 16), (16, 19), (18, 20)],
+        [(0, 16), (17, 20)],
+        [(1, 16), (16, 20)],
+        [(0, 20)],
+        [(0, 10), (10, 20)],
+        [(0, 16), (16, 16), (16, 20)],
+        [(16, 20), (0, 16)],
+        [],
+    ],
+)
+def test_pieces_that_do_not_cover_the_pages_once_are_refused(found: list[Span]) -> None:
+    pieces = tuple(
+        Piece(f"{a}-{b}-00", a, b, {page_name(i): "00" for i in range(a, b)}, 1) for a, b in found
+    )
+    with pytest.raises(SnapshotError, match="pieces"):
+        check_manifest(make_manifest(pieces=pieces), IDENTITY)
 
 
 def test_the_lines_of_a_head_are_each_there_once() -> None:

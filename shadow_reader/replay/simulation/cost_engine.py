@@ -13,7 +13,7 @@ from typing import Final, NoReturn, ParamSpec, TypeVar
 
 from shadow_reader.errors import OutOfRoomError, SnapshotError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
-from shadow_reader.events.snapshots import Manifest, RawTensor
+from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.replay.simulation.policy import Policy
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
@@ -176,7 +176,7 @@ class CostEngine:
                     return STATE_BYTES
         return 0
 
-    def pin(self, session: str) -> None:  # noqa: ARG002
+    def pin(self, session: str, written: Sequence[Span] = ()) -> None:  # noqa: ARG002
         """See ``Engine.pin``: nothing is to be copied out."""
         return
 
