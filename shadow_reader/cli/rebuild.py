@@ -27,11 +27,16 @@ _COLUMNS: Final = (
     TextColumn("{task.completed:,.0f} of {task.total:,.0f} ids"),
     TimeElapsedColumn(),
 )
+_SAYS: Final = {
+    "exact": "exact",
+    "differs": "NOT exact",
+    "nothing to compare": "nothing was compared: the journal has no checkpoint of this engine",
+}
 _STYLES: Final = {"exact": "green", "differs": "bold red", "nothing to compare": "yellow"}
 
 if TYPE_CHECKING:
     from shadow_reader.config import Settings
-    from shadow_reader.replay.rebuild import Journaled, Rebuilt
+    from shadow_reader.replay.rebuild import Journaled, Rebuilt, Verdict
     from shadow_reader.replay.state_file import StateFile
 
 
@@ -68,17 +73,18 @@ def rebuild(
         raise typer.BadParameter("which model? give --model, or set it (QWEN38_SHADOW_MODEL)")
     if state is not None and session is None:
         raise typer.BadParameter("--state is one session's: name it with --session")
+    from shadow_reader.replay.rebuild import verdict_of_all
     from shadow_reader.replay.state_file import read_state
 
     exported = read_state(state) if state is not None else None
     names = asyncio.run(_names(settings.journal, session, exported))
     found = _rebuild_all(settings, names, exported)
-    exact = any(one.exact for one in found) and not any(one.verdict == "differs" for one in found)
+    verdict = verdict_of_all(found)
     if as_json:
-        print_json({"exact": exact, "sessions": found})
+        print_json({"exact": verdict == "exact", "verdict": verdict, "sessions": found})
     else:
-        _show(found, exact)
-    if not exact:
+        _show(found, verdict)
+    if verdict != "exact":
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -146,7 +152,7 @@ def _rebuild_all(settings: Settings, names: list[str], state: StateFile | None) 
     return found
 
 
-def _show(found: list[Rebuilt], exact: bool) -> None:
+def _show(found: list[Rebuilt], verdict: Verdict) -> None:
     console = people()
     rows = [
         (
@@ -165,7 +171,7 @@ def _show(found: list[Rebuilt], exact: bool) -> None:
     for one in found:
         for line in _differences(one):
             console.print(Text(f"{one.session}: {line}", "red"), soft_wrap=True)
-    console.print(Text("exact" if exact else "NOT exact", "bold green" if exact else "bold red"))
+    console.print(Text(_SAYS[verdict], _STYLES[verdict]))
 
 
 def _differences(one: Rebuilt) -> list[str]:

@@ -7,7 +7,7 @@ bit of it agreed; digests are compared only under the same engine identity.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -189,15 +189,22 @@ def rebuild(
         checkpoints=tuple(checks),
         other_engines=len(journaled.checkpoints) - len(comparable),
         state=state_check,
-        verdict=_verdict(checks, state_check),
+        verdict=_verdict(
+            [check.exact for check in checks] + ([state_check.exact] if state_check else [])
+        ),
     )
 
 
-def _verdict(checks: list[CheckpointCheck], state: StateCheck | None) -> Verdict:
-    results = [check.exact for check in checks] + ([state.exact] if state else [])
-    if not results:
+def verdict_of_all(found: Sequence[Rebuilt]) -> Verdict:
+    """Exact where something was compared, in any session, and all of it agreed."""
+    return _verdict(one.exact for one in found if one.verdict != "nothing to compare")
+
+
+def _verdict(results: Iterable[bool]) -> Verdict:
+    found = list(results)
+    if not found:
         return "nothing to compare"
-    return "exact" if all(results) else "differs"
+    return "exact" if all(found) else "differs"
 
 
 def _check_digest(journaled: CheckpointView, fresh: str) -> CheckpointCheck:

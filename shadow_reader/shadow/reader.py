@@ -116,7 +116,7 @@ class Reader:
             self._wake.set()
             await opened.closed.wait()
         else:
-            self.rounds.close()
+            self.rounds.dismiss(opened)
         return opened
 
     def cost_s(self, position: int) -> float | None:

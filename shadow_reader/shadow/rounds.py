@@ -3,7 +3,8 @@
 An engine that can pause calls one between two of its own rounds and waits for its end. For one that
 cannot, each piece of output that comes is a round; nobody waits for that one.
 
-Law: a round that is open is closed by the next thing the reader does, or does not do.
+Law: a round that is open is closed once the next thing that the reader does is done, or by its not
+doing anything; never while it is at work in it.
 """
 
 from __future__ import annotations
@@ -115,6 +116,11 @@ class Rounds:
         worth its time, so it is not the reader's."""
         for opened in self._called:
             opened.used_s += seconds
+
+    def dismiss(self, opened: Round) -> None:
+        """This round is over before anything was done in it; the others are not."""
+        self._called.remove(opened)
+        opened.closed.set()
 
     def close(self) -> None:
         """The rounds that are open are over."""

@@ -98,7 +98,10 @@ def test_one_flipped_id_of_the_journal(served: tuple[Path, Path]) -> None:
 def test_nothing_to_compare_is_not_exact(served: tuple[Path, Path]) -> None:
     found = rebuild(served[0], "--session", "other", "--json")
     assert (found.code, found.json["exact"]) == (ExitCode.FAILED, False)
-    assert found.json["sessions"][0]["verdict"] == "nothing to compare"
+    assert found.json["verdict"] == found.json["sessions"][0]["verdict"] == "nothing to compare"
+    people = rebuild(served[0], "--session", "other")
+    assert people.code == ExitCode.FAILED
+    assert "nothing was compared" in people.out.splitlines()[-1]
 
 
 def test_wrong_usage(served: tuple[Path, Path], tmp_path: Path) -> None:
