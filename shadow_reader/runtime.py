@@ -15,7 +15,7 @@ import asyncio
 import heapq
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from shadow_reader.assembly import Parts
 from shadow_reader.errors import AskTimeoutError, NotFoundError, ShutDownError
@@ -25,7 +25,8 @@ from shadow_reader.shadow import jobs
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Rank
-from shadow_reader.shadow.questions import Reply
+from shadow_reader.shadow.plan import When
+from shadow_reader.shadow.questions import Ask, Reply
 from shadow_reader.shadow.roster import Roster
 from shadow_reader.shadow.sessions import Accepted, Erased, LiveSession
 from shadow_reader.shadow.status import (
@@ -105,10 +106,29 @@ class Runtime(Service):
         question: str | list[int],
         choices: Sequence[str],
         *,
-        wait: Literal["fresh", "now"] = "fresh",
+        wait: When = "fresh",
+        position: int | None = None,
+        calibrate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """A typed question about the session; see ``QuestionLine.ask``.
+        """A typed question about the session; see ``ask_many``."""
+        asked = [Ask(question, choices, calibrate)]
+        (reply,) = await self.ask_many(
+            session, asked, wait=wait, position=position, timeout_s=timeout_s
+        )
+        return reply
+
+    async def ask_many(
+        self,
+        session: str,
+        questions: Sequence[Ask],
+        *,
+        wait: When = "fresh",
+        position: int | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[Reply, ...]:
+        """Typed questions about the session, all asked or none, with the answers that each alone
+        would get; see ``QuestionLine.ask_many``.
 
         Raises:
             ModelError: no model is loaded.
@@ -126,8 +146,8 @@ class Runtime(Service):
                 field="timeout_s",
                 limit=limit_s,
             ) from None
-        return await parts.line.ask(
-            session, question, choices, wait=wait, timeout_s=timeout_s, asked_s=asked_s
+        return await parts.line.ask_many(
+            session, questions, wait=wait, position=position, timeout_s=timeout_s, asked_s=asked_s
         )
 
     async def wait_fresh(self, session: str, *, timeout_s: float | None = None) -> SessionStatus:

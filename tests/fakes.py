@@ -174,12 +174,20 @@ class FakeEngine:
         return self.hash_of(state.read)
 
     def ask(
-        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        question: Ids,
+        letters: Sequence[int],
+        line: int | None = None,
     ) -> tuple[float, ...]:
         self._begin("ask", session)
         state = self.states.get(session) or FakeState()
         self._room(1)
-        return self.answer_to([*state.read, *tail, *question], letters)
+        assert line in (None, 0, len(state.read), *state.checkpoints)
+        read = state.read if line is None else state.read.take(line)
+        return self.answer_to([*read, *tail, *question], letters)
 
     def digest(self, session: str) -> str:
         self._begin("digest", session)

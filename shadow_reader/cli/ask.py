@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +16,7 @@ from shadow_reader.cli.options import JsonFlag, TokenOption, UrlOption, invocati
 from shadow_reader.cli.output import people, print_json, table
 
 if TYPE_CHECKING:
-    from shadow_reader.shadow.questions import Reply
+    from shadow_reader.shadow.questions import Ask, Reply
 
 _BAR_CELLS = 24
 
@@ -24,21 +26,37 @@ class Wait(StrEnum):
 
     FRESH = "fresh"
     NOW = "now"
+    POSITION = "position"
 
 
 def ask(
     context: typer.Context,
     session: Annotated[str, typer.Argument(help="The session's id.")],
-    question: Annotated[str, typer.Argument(help="What to ask.")],
+    question: Annotated[str | None, typer.Argument(help="What to ask.")] = None,
     choice: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--choice", "-c", help="A possible answer; 2 to 26 times.", show_default=False
         ),
-    ],
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            help='Ask these together: JSON lines of {"question", "choices", "calibrate"}.',
+        ),
+    ] = None,
     wait: Annotated[
-        Wait, typer.Option(help="fresh: when the shadow has caught up; now: with what it has.")
+        Wait,
+        typer.Option(
+            help="fresh: when the shadow has caught up; now: with what it has; position: on top of "
+            "the first --position ids."
+        ),
     ] = Wait.FRESH,
+    position: Annotated[int | None, typer.Option(help="With --wait position: so many ids.")] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Divide by what the model says of the question alone."),
+    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", help="Seconds to wait; the server's own limit without it."),
@@ -51,17 +69,61 @@ def ask(
 
     Example: shadow-reader ask demo "What is the agent doing?" -c editing -c testing
     """
+    asked = _asked(question, choice, questions, calibrate=calibrate)
     client = invocation(context).client(url, token)
 
-    async def call() -> Reply:
+    async def call() -> tuple[Reply, ...]:
         async with client:
-            return await client.ask(session, question, choice, wait=wait.value, timeout_s=timeout)
+            return await client.ask_many(
+                session, asked, wait=wait.value, position=position, timeout_s=timeout
+            )
 
-    reply = asyncio.run(call())
-    if as_json:
-        print_json(reply)
+    replies = asyncio.run(call())
+    if as_json and questions is None:
+        print_json(replies[0])
+    elif as_json:
+        print_json({"replies": replies})
     else:
-        show_reply(people(), reply)
+        for one, reply in zip(asked, replies, strict=True):
+            if questions is not None:
+                people().print(Text(str(one.question), "bold"))
+            show_reply(people(), reply)
+
+
+def _asked(
+    question: str | None, choice: list[str] | None, file: Path | None, *, calibrate: bool
+) -> list[Ask]:
+    """The one question that was given, or those of a file."""
+    from shadow_reader.shadow.questions import Ask
+
+    if file is None:
+        if question is None or not choice:
+            raise typer.BadParameter("give a question and its choices, or --questions FILE")
+        return [Ask(question, choice, calibrate)]
+    if question is not None or choice:
+        raise typer.BadParameter("give one question, or a file of them with --questions")
+    return [_read_line(number, line, calibrate) for number, line in enumerate(_lines(file), 1)]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+
+
+def _read_line(number: int, line: str, calibrate: bool) -> Ask:
+    from pydantic import ValidationError
+
+    from shadow_reader.http.bodies import QuestionBody
+
+    try:
+        body = QuestionBody.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the line"
+        raise typer.BadParameter(f"question {number}: {where}: {first['msg']}") from error
+    return replace(body.ask, calibrate=body.calibrate or calibrate)
 
 
 def show_reply(console: Console, reply: Reply) -> None:

@@ -63,9 +63,15 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "engine.stopped": t.EngineStopped,
     }
 )
-VERSIONS: Final[Mapping[str, int]] = MappingProxyType({**dict.fromkeys(KINDS, 1), "prompt": 2})
+VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
+    {**dict.fromkeys(KINDS, 1), "prompt": 2, "question": 2, "answer": 2}
+)
 UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType(
-    {("prompt", 1): lambda data: {**data, "profile": None}}
+    {
+        ("prompt", 1): lambda data: {**data, "profile": None},
+        ("question", 1): lambda data: {**data, "about": None},
+        ("answer", 1): lambda data: {**data, "prior": None},
+    }
 )
 """(kind, version) -> the function that turns that version's data into the next version's."""
 

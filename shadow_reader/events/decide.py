@@ -6,7 +6,8 @@ A message that says what is known already returns no events, so every message ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -188,12 +189,43 @@ def decide_end(
     return (t.TurnEnded(reason, unsure),)
 
 
-def decide_question(view: SessionView, question: t.Question, limits: Limits) -> t.Question:
-    """A question may be asked: it fits above the known ids, and not too many wait.
+def decide_questions(
+    view: SessionView, questions: Sequence[t.Question], limits: Limits
+) -> tuple[t.Question, ...]:
+    """Questions may be asked, all or none: each fits above the ids it is about, and not too many
+    wait.
 
     Raises:
-        TooLargeError: the question or the room it needs. BusyError: too many open questions.
+        InvalidInputError: one is about more ids than are known. TooLargeError: the question or the
+        room it needs. BusyError: too many open questions.
     """
+    for index, question in enumerate(questions):
+        with of_several(index, len(questions)):
+            _check_question(view, question, limits)
+    if len(view.questions) + len(questions) > limits.open_questions:
+        raise BusyError(
+            f"{len(view.questions)} questions wait on this session already; "
+            f"the limit is {limits.open_questions}",
+            field="session",
+            found=len(view.questions),
+            limit=limits.open_questions,
+        )
+    return tuple(questions)
+
+
+@contextmanager
+def of_several(index: int, count: int) -> Iterator[None]:
+    """An error of one of several questions says which one it is."""
+    try:
+        yield
+    except (InvalidInputError, TooLargeError) as error:
+        if count == 1:
+            raise
+        facts = {**error.details, "question": index}
+        raise type(error)(f"questions[{index}]: {error.message}", **facts) from error
+
+
+def _check_question(view: SessionView, question: t.Question, limits: Limits) -> None:
     if len(question.ids) > limits.question_ids:
         raise TooLargeError(
             f"question has {len(question.ids)} ids; the limit is {limits.question_ids}",
@@ -201,7 +233,15 @@ def decide_question(view: SessionView, question: t.Question, limits: Limits) -> 
             found=len(question.ids),
             limit=limits.question_ids,
         )
-    room = limits.context_ids - len(view.known)
+    known = len(view.known)
+    if question.about is not None and not 0 <= question.about <= known:
+        raise InvalidInputError(
+            f"position must be 0 to {known}, the ids known of the session, not {question.about}",
+            field="position",
+            found=question.about,
+            limit=known,
+        )
+    room = limits.context_ids - (known if question.about is None else question.about)
     if len(question.ids) > room:
         raise TooLargeError(
             f"question has {len(question.ids)} ids; {room} are left of the context",
@@ -209,14 +249,6 @@ def decide_question(view: SessionView, question: t.Question, limits: Limits) -> 
             found=len(question.ids),
             limit=room,
         )
-    if len(view.questions) >= limits.open_questions:
-        raise BusyError(
-            f"{len(view.questions)} questions wait on this session already",
-            field="session",
-            found=len(view.questions),
-            limit=limits.open_questions,
-        )
-    return question
 
 
 def check_running(view: SessionView | None, turn: str) -> TurnView:

@@ -156,13 +156,17 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A typed question was asked when ``position`` ids were known; ``ids`` are its own tokens."""
+    """A typed question was asked when ``position`` ids were known; ``ids`` are its own tokens.
+
+    ``about``: it is about exactly the first so many ids; None: about as many as are read by then.
+    """
 
     question: str
     kind: str
     position: int
     ids: Ids
     choices: tuple[str, ...]
+    about: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,8 @@ class Answer:
 
     ``probabilities`` stand in the order of the question's choices. ``behind`` ids were known but
     not seen by the answer; ``lag_ms`` is from asking to answering, ``forward_ms`` the forward.
+    ``prior``: what the model says of the question alone, by which the probabilities were divided;
+    None: they are as the model gave them.
     """
 
     question: str
@@ -180,6 +186,7 @@ class Answer:
     behind: int
     lag_ms: float
     forward_ms: float
+    prior: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

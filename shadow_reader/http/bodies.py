@@ -6,7 +6,7 @@ checked here only for being a list; each id is checked once, where it becomes ``
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeGuard
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +21,9 @@ from pydantic import (
 from shadow_reader.events.branches import MAX_LINE_NAME_LENGTH
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.decide import MAX_NAME_LENGTH
+from shadow_reader.shadow.plan import When
 from shadow_reader.shadow.question_line import MAX_TIMEOUT_S
+from shadow_reader.shadow.questions import Ask
 
 MAX_ROUTER_LENGTH: Final = 200
 MAX_PAGE: Final = 1000
@@ -146,21 +148,59 @@ def is_plain_output(value: object, raw: bytes) -> TypeGuard[dict[str, Any]]:
     )
 
 
-class AskBody(Body):
-    """A typed question: text or its ids, and 2 to 26 choices."""
+class QuestionBody(Body):
+    """One question: text or its ids, and 2 to 26 choices.
 
-    session: LineName
+    With ``calibrate`` the probabilities are divided by what the model says of the question alone.
+    """
+
     choices: list[str]
     question: str | None = None
     question_ids: IdList | None = None
-    wait: Literal["fresh", "now"] = "fresh"
-    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    calibrate: bool = False
 
     @model_validator(mode="after")
-    def _one_question(self) -> AskBody:
+    def _one_question(self) -> Self:
         if (self.question is None) == (self.question_ids is None):
             raise ValueError("give exactly one of question and question_ids")
         return self
+
+    @property
+    def ask(self) -> Ask:
+        """What is asked."""
+        asked = self.question if self.question_ids is None else self.question_ids
+        assert asked is not None, "the model holds exactly one"
+        return Ask(asked, self.choices, self.calibrate)
+
+
+class AboutBody(Body):
+    """What questions are about, and how long they may wait.
+
+    On top of all known ids once they are read (fresh), of what is read (now), or of the first
+    ``position`` ids once they are read (position).
+    """
+
+    session: LineName
+    wait: When = "fresh"
+    position: Annotated[int, Field(ge=0)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+    @model_validator(mode="after")
+    def _at_a_position(self) -> Self:
+        if (self.position is not None) != (self.wait == "position"):
+            raise ValueError("give position with wait=position, and only then")
+        return self
+
+
+class AskBody(QuestionBody, AboutBody):
+    """A typed question about a session."""
+
+
+class AskManyBody(AboutBody):
+    """Typed questions about a session, all of which are asked or none; ``open_questions`` at
+    most."""
+
+    questions: Annotated[list[QuestionBody], Field(min_length=1)]
 
 
 class RoundBody(Body):

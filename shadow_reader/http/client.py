@@ -35,9 +35,10 @@ from shadow_reader.http.client_replies import (
     read_value,
     save,
 )
+from shadow_reader.http.replies import Replies
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
-from shadow_reader.shadow.questions import Reply
+from shadow_reader.shadow.questions import Ask, Reply
 from shadow_reader.shadow.sessions import Accepted, Erased
 from shadow_reader.shadow.status import RoundReply, SessionStatus, SlotStatus, Status
 
@@ -45,6 +46,7 @@ CONNECT_S: Final = 5.0
 REPLY_S: Final = 60.0
 FEED_WINDOW: Final = 1024
 
+_ASK: Final = "/v1/conductor/shadow/ask"
 _BROKEN: Final = (aiohttp.ClientError, OSError)
 
 
@@ -162,14 +164,29 @@ class ShadowClient:
         choices: Sequence[str],
         *,
         wait: str = "fresh",
+        position: int | None = None,
+        calibrate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
         """A typed question. The server bounds the wait, by its own time without one."""
-        key = "question" if isinstance(question, str) else "question_ids"
-        asked = question if isinstance(question, str) else list(question)
-        body = _given(session=session, choices=list(choices), wait=wait, timeout_s=timeout_s)
-        path = "/v1/conductor/shadow/ask"
-        return await self._call(Reply, "POST", path, {**body, key: asked}, bounded=False)
+        about = _given(session=session, wait=wait, position=position, timeout_s=timeout_s)
+        body = {**about, **_question(Ask(question, choices, calibrate))}
+        return await self._call(Reply, "POST", _ASK, body, bounded=False)
+
+    async def ask_many(
+        self,
+        session: str,
+        questions: Sequence[Ask],
+        *,
+        wait: str = "fresh",
+        position: int | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[Reply, ...]:
+        """Typed questions, all of which are asked or none; the answers in their order."""
+        about = _given(session=session, wait=wait, position=position, timeout_s=timeout_s)
+        body = {**about, "questions": [_question(asked) for asked in questions]}
+        found = await self._call(Replies, "POST", f"{_ASK}/many", body, bounded=False)
+        return found.replies
 
     async def status(self) -> Status:
         """How the whole service stands."""
@@ -337,6 +354,12 @@ def _reason(error: Exception) -> str:
 
 def _given(**fields: object) -> Body:
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _question(asked: Ask) -> Body:
+    key = "question" if isinstance(asked.question, str) else "question_ids"
+    found = asked.question if isinstance(asked.question, str) else list(asked.question)
+    return {key: found, "choices": list(asked.choices), "calibrate": asked.calibrate}
 
 
 def _session(session: str, *more: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from shadow_reader.events.journal import SessionRow
+from shadow_reader.shadow.questions import Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,13 @@ class FeedRefused:
 
 
 FeedReply: TypeAlias = FeedAccepted | FeedRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """The answers to questions that were asked together, in their order."""
+
+    replies: tuple[Reply, ...]
 
 
 class EntryRow(BaseModel):

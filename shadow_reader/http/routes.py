@@ -11,6 +11,7 @@ from aiohttp import web
 from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, name_in_path, query_of
 from shadow_reader.http.bodies import (
     AskBody,
+    AskManyBody,
     EndBody,
     EndHoldBody,
     FirstTokenBody,
@@ -23,7 +24,7 @@ from shadow_reader.http.bodies import (
     SessionQuery,
     SessionsQuery,
 )
-from shadow_reader.http.replies import Health, Readiness, SessionPage
+from shadow_reader.http.replies import Health, Readiness, Replies, SessionPage
 
 
 async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
@@ -108,12 +109,28 @@ async def get_state(api: Api, request: web.Request) -> web.StreamResponse:
 async def post_ask(api: Api, request: web.Request) -> web.StreamResponse:
     """A typed question; a client that goes away takes it back."""
     async with body_of(api, request, AskBody) as body, api.closing.interruptible():
-        question = body.question if body.question_ids is None else body.question_ids
-        assert question is not None, "the model holds exactly one"
-        reply = await api.runtime.ask(
-            body.session, question, body.choices, wait=body.wait, timeout_s=body.timeout_s
+        (reply,) = await api.runtime.ask_many(
+            body.session,
+            [body.ask],
+            wait=body.wait,
+            position=body.position,
+            timeout_s=body.timeout_s,
         )
     return json_response(reply)
+
+
+async def post_ask_many(api: Api, request: web.Request) -> web.StreamResponse:
+    """Typed questions, all or none; a client that goes away takes them back."""
+    async with body_of(api, request, AskManyBody) as body, api.closing.interruptible():
+        questions = [question.ask for question in body.questions]
+        replies = await api.runtime.ask_many(
+            body.session,
+            questions,
+            wait=body.wait,
+            position=body.position,
+            timeout_s=body.timeout_s,
+        )
+    return json_response(Replies(replies))
 
 
 async def post_round(api: Api, request: web.Request) -> web.StreamResponse:

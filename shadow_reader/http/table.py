@@ -27,6 +27,7 @@ from shadow_reader.http import routes as r
 from shadow_reader.http.api import BINARY, EVENT_STREAM, NDJSON, Route
 from shadow_reader.http.bodies import (
     AskBody,
+    AskManyBody,
     EndBody,
     EndHoldBody,
     FeedMessage,
@@ -51,6 +52,7 @@ from shadow_reader.http.replies import (
     FeedReply,
     Health,
     Readiness,
+    Replies,
     SessionPage,
 )
 from shadow_reader.shadow.holds import Hold
@@ -62,6 +64,14 @@ from shadow_reader.shadow.status import RoundReply, SessionStatus, SlotStatus, S
 _TAKES_BODY: Final = (BadRequestError, InvalidInputError, TooLargeError, SlowBodyError)
 _JOURNALS: Final = (ShutDownError, JournalError, JournalFullError, BusyError)
 _FEEDS: Final = (*_TAKES_BODY, NotFoundError, ConflictError, *_JOURNALS)
+_ASKS: Final = (
+    *_FEEDS,
+    OutOfRoomError,
+    ForkError,
+    ModelError,
+    VocabularyError,
+    AskTimeoutError,
+)
 _SESSION: Final = "/v1/sessions/{session}"
 _TURN: Final = "/v1/sessions/{session}/turns/{turn}"
 _CONDUCTOR: Final = "/v1/conductor/shadow"
@@ -170,14 +180,16 @@ ROUTES: Final = (
         "A typed question about a session",
         answer=Reply,
         body=AskBody,
-        errors=(
-            *_FEEDS,
-            OutOfRoomError,
-            ForkError,
-            ModelError,
-            VocabularyError,
-            AskTimeoutError,
-        ),
+        errors=_ASKS,
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/ask/many",
+        r.post_ask_many,
+        "Typed questions about a session, all of which are asked or none",
+        answer=Replies,
+        body=AskManyBody,
+        errors=_ASKS,
     ),
     Route(
         "POST",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import ShadowError
@@ -17,10 +18,17 @@ from shadow_reader.shadow.residency import Residency
 from shadow_reader.shadow.roster import Roster
 from shadow_reader.shadow.sessions import Sessions
 
+MAX_PRIORS: Final = 1024
+"""Questions whose priors are remembered, the newest: a few kB each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Answers questions for the reader, which holds the lease meanwhile."""
+    """Answers questions for the reader, which holds the lease meanwhile.
+
+    Attributes:
+        priors: by the question's ids and letters; they hold for this engine.
+    """
 
     sessions: Sessions
     engine: Engine
@@ -28,24 +36,29 @@ class Answering:
     roster: Roster
     line: QuestionLine
     residency: Residency
+    priors: dict[tuple[bytes, tuple[int, ...]], tuple[float, ...]] = field(default_factory=dict)
 
     async def fork(
         self, asked: OpenQuestion, view: SessionView, book: Logbook
     ) -> jobs.Forked | None:
         """The fork's result; None where it failed, which was told, or where there is none yet."""
         seen = self.sessions.messages
-        job = partial(
-            jobs.fork,
-            self.engine,
-            self.clock,
-            view.session,
-            view.known,
-            question=asked.event.ids,
-            closing=asked.closing,
-            letters=asked.letters,
-            wait=asked.waiting.wait,
-        )
         try:
+            prior = await self._prior(asked, view, book) if asked.calibrate else None
+            if asked.calibrate and (prior is None or self.residency.wanted()):
+                return None
+            job = partial(
+                jobs.fork,
+                self.engine,
+                self.clock,
+                view.session,
+                view.known,
+                question=asked.event.ids,
+                closing=asked.closing,
+                letters=asked.letters,
+                wait=asked.waiting.wait,
+                about=asked.waiting.position,
+            )
             forked = await self.residency.run(view.session, job, book)
         except RuntimeError as error:
             await self.residency.fail(view.session, error, book, seen)
@@ -53,9 +66,25 @@ class Answering:
         except ShadowError as error:
             self.line.fail(asked.event.question, error)
             return None
-        if forked is not None:
-            book.rewind(view, forked.aligned)
-        return forked
+        if forked is None:
+            return None
+        book.rewind(view, forked.aligned)
+        return replace(forked, prior=prior)
+
+    async def _prior(
+        self, asked: OpenQuestion, view: SessionView, book: Logbook
+    ) -> tuple[float, ...] | None:
+        """What the question alone gives, remembered; None where there is no room for it yet."""
+        key = (asked.event.ids.to_bytes(), asked.letters)
+        found = self.priors.get(key)
+        if found is None:
+            job = partial(jobs.prior, self.engine, asked.event.ids, asked.letters)
+            found = await self.residency.run(view.session, job, book)
+            if found is not None:
+                self.priors[key] = found
+                if len(self.priors) > MAX_PRIORS:
+                    del self.priors[next(iter(self.priors))]
+        return found
 
     async def hand_over(self, asked: OpenQuestion, view: SessionView, forked: jobs.Forked) -> None:
         """Journal the answer, if there is one; whoever asked gets it when it is committed."""
@@ -69,6 +98,7 @@ class Answering:
             known=len(newest.known),
             lag_ms=1000 * (self.clock.monotonic() - asked.waiting.asked_s),
             forward_ms=forked.forward_ms,
+            prior=forked.prior,
         )
         try:
             receipt = await self.sessions.record(view.session, event)

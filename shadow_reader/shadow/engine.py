@@ -217,11 +217,21 @@ class Engine(Protocol):
         ...
 
     def ask(
-        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        question: Ids,
+        letters: Sequence[int],
+        line: int | None = None,
     ) -> tuple[float, ...]:
         """Probabilities of ``letters`` (softmax over these alone) after tail + question.
 
-        A fork above the committed rows: nothing of the session changes, whatever happens.
+        A fork: nothing of the session changes, whatever happens.
+
+        Args:
+            line: what lies below the tail: 0, the line of a checkpoint, or the committed line, as
+                without it.
 
         Raises:
             OutOfRoomError: the fork would pass the cap.

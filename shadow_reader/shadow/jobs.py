@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final
 
 from shadow_reader.clock import Clock
-from shadow_reader.errors import ForkError, OutOfRoomError, TooLargeError
-from shadow_reader.events.ids import Ids
+from shadow_reader.errors import ConflictError, ForkError, OutOfRoomError, TooLargeError
+from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.shadow.engine import Aligned, Engine
+from shadow_reader.shadow.plan import When
 from shadow_reader.shadow.questions import Closing
+
+NOBODY: Final = ""
+"""No session has this name: its state is at 0."""
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +51,16 @@ class Stride:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """What a fork gave; ``probabilities`` is None when the session has to be read first."""
+    """What a fork gave; ``probabilities`` is None when the session has to be read first.
+
+    ``prior``: what the question alone gives, where it was wanted.
+    """
 
     aligned: Aligned
     probabilities: tuple[float, ...] | None
     position: int
     forward_ms: float
+    prior: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +115,25 @@ def fork(
     question: Ids,
     closing: Closing | None,
     letters: tuple[int, ...],
-    wait: Literal["fresh", "now"],
+    wait: When,
+    about: int,
 ) -> Forked:
-    """Answer on top of all known ids when less than a chunk of them is unread.
+    """Answer on top of all known ids when less than a chunk of them is unread, or of the first
+    ``about`` where that is what the question is about.
 
     Otherwise a question that wants its answer now gets it on top of the committed ids. After a
     rewind there is no answer yet: the rewind is told first.
 
     Raises:
         TooLargeError: the known ids have grown, and the question no longer fits the context.
+        ConflictError: the state has read past ``about`` and left nothing to answer on.
         OutOfRoomError: no room for the fork. ForkError: the forward failed.
     """
     aligned = engine.align(session, known)
-    fresh = len(known) - aligned.committed < engine.identity.grid
-    if aligned.cut is not None or (not fresh and wait == "fresh"):
+    found = None if aligned.cut is not None else _base(engine, session, known, aligned, wait, about)
+    if found is None:
         return Forked(aligned, None, aligned.committed, 0.0)
-    position = len(known) if fresh else aligned.committed
+    line, position = found
     if closing is not None:
         question = closing.after(known.take(position)).extend(question)
     if position + len(question) > engine.context_ids:
@@ -134,12 +145,53 @@ def fork(
             limit=engine.context_ids - position,
         )
     began = clock.monotonic()
-    tail = Ids.of(known.array(aligned.committed, position))
+    tail = Ids.of(known.array(line, position))
+    probabilities = _ask(engine, session, tail, question, letters, line)
+    return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
+
+
+def prior(engine: Engine, question: Ids, letters: tuple[int, ...]) -> tuple[float, ...]:
+    """What the model says of a question about nothing.
+
+    Raises:
+        OutOfRoomError: no room for the fork. ForkError: the forward failed.
+    """
+    return _ask(engine, NOBODY, EMPTY, question, letters, 0)
+
+
+def _base(
+    engine: Engine, session: str, known: Ids, aligned: Aligned, wait: When, about: int
+) -> tuple[int, int] | None:
+    """The line that the answer stands on, and up to which id; None: more is to be read first."""
+    grid, committed = engine.identity.grid, aligned.committed
+    if wait != "position":
+        fresh = len(known) - committed < grid
+        if not fresh and wait == "fresh":
+            return None
+        return committed, len(known) if fresh else committed
+    line = about // grid * grid
+    if line > committed:
+        return None
+    stats = engine.state_stats(session)
+    lines = sorted({0, committed, *(stats.checkpoints if stats is not None else ())})
+    if line not in lines:
+        raise ConflictError(
+            f"the state has read past id {about} and has nothing left at line {line}; "
+            f"it has states at {', '.join(map(str, lines))}",
+            field="position",
+            found=about,
+            lines=lines,
+        )
+    return line, about
+
+
+def _ask(
+    engine: Engine, session: str, tail: Ids, question: Ids, letters: tuple[int, ...], line: int
+) -> tuple[float, ...]:
     try:
-        probabilities = engine.ask(session, tail=tail, question=question, letters=letters)
+        return engine.ask(session, tail=tail, question=question, letters=letters, line=line)
     except RuntimeError as error:
         raise ForkError(f"the forward failed: {error}") from error
-    return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
 
 
 def digest(engine: Engine, session: str) -> StateDigest | None:

@@ -2,7 +2,9 @@
 
 Laws:
 
-1. A question that wants an answer now goes first, oldest first; then one whose session is fresh.
+1. A question that wants an answer now goes first, oldest first; then one whose session is fresh, or
+   was read to the grid line at or below the ids that it is about, before anything more is read.
+   One that nobody waits for goes last, and only where its session might be read.
 2. Nothing is read while the foreground is busy (a request holds or waits for the lease, or, unless
    the shadow has a device of its own, any turn runs) or a hold is on. In between lie rounds: an
    engine that pauses, or a stream's next piece, lets the reader have what the ration allows, if
@@ -18,19 +20,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, assert_never
 
 STARVED_S: Final = 30.0
 
 
+When: TypeAlias = Literal["fresh", "now", "position"]
+"""On top of what a question is answered: all known ids, those that are read, or so many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A question in line; ``asked_s`` is monotonic."""
+    """A question in line; ``asked_s`` is monotonic.
+
+    Attributes:
+        position: ids that it is about, where it waits for one.
+        patient: nobody waits for its answer: it takes no time from anybody but the reader.
+    """
 
     question: str
     session: str
-    wait: Literal["fresh", "now"]
+    wait: When
     asked_s: float
+    position: int = 0
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +167,25 @@ def plan(now: Situation) -> Action:
 
 def answerable(now: Situation) -> str | None:
     """The question that can be answered before anything more is read, if there is one."""
-    fresh = {c.session: c.behind < now.grid for c in now.candidates if not c.moving}
-    ready = [w for w in now.waiting if w.session in fresh and (w.wait == "now" or fresh[w.session])]
+    there = {c.session: c for c in now.candidates if not c.moving} if now.waiting else {}
+    ready = [w for w in now.waiting if w.session in there and _ready(now, w, there[w.session])]
     if not ready:
         return None
-    return min(ready, key=lambda w: (w.wait != "now", w.asked_s)).question
+    return min(ready, key=lambda w: (w.patient, w.wait != "now", w.asked_s)).question
+
+
+def _ready(now: Situation, waiting: Waiting, candidate: Candidate) -> bool:
+    if waiting.patient and (now.held or (now.foreground and not now.fits(candidate.cost_s))):
+        return False
+    match waiting.wait:
+        case "now":
+            return True
+        case "fresh":
+            return candidate.behind < now.grid
+        case "position":
+            return candidate.committed >= waiting.position // now.grid * now.grid
+        case _:
+            assert_never(waiting.wait)
 
 
 def _most_urgent(now: Situation, behind: Sequence[Candidate]) -> ReadNext:
@@ -168,6 +195,8 @@ def _most_urgent(now: Situation, behind: Sequence[Candidate]) -> ReadNext:
         return ReadNext(longest.session, starved=True)
     asked: dict[str, float] = {}
     for w in now.waiting:
+        if w.patient:
+            continue
         asked[w.session] = min(w.asked_s, asked.get(w.session, w.asked_s))
     first = min(
         behind,

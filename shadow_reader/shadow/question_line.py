@@ -12,19 +12,23 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final, get_args
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
     AskTimeoutError,
+    ConflictError,
     InvalidInputError,
     NotFoundError,
     ShadowError,
     ShutDownError,
 )
 from shadow_reader.events import types as t
-from shadow_reader.shadow.plan import Waiting
+from shadow_reader.events.decide import of_several
+from shadow_reader.events.view import SessionView
+from shadow_reader.shadow.plan import Waiting, When
 from shadow_reader.shadow.questions import (
+    Ask,
     OpenQuestion,
     Reply,
     check_choices,
@@ -69,35 +73,66 @@ class QuestionLine:
         question: object,
         choices: Sequence[str],
         *,
-        wait: Literal["fresh", "now"] = "fresh",
+        wait: When = "fresh",
+        position: int | None = None,
+        calibrate: bool = False,
         timeout_s: float | None = None,
         asked_s: float | None = None,
+        patient: bool = False,
     ) -> Reply:
-        """Ask, and wait for the answer.
+        """Ask one question, and wait for the answer; see ``ask_many``."""
+        (reply,) = await self.ask_many(
+            session,
+            [Ask(question, choices, calibrate)],  # type: ignore[arg-type]  # checked there
+            wait=wait,
+            position=position,
+            timeout_s=timeout_s,
+            asked_s=asked_s,
+            patient=patient,
+        )
+        return reply
+
+    async def ask_many(
+        self,
+        session: str,
+        questions: Sequence[Ask],
+        *,
+        wait: When = "fresh",
+        position: int | None = None,
+        timeout_s: float | None = None,
+        asked_s: float | None = None,
+        patient: bool = False,
+    ) -> tuple[Reply, ...]:
+        """Ask questions together, all or none of them, and wait for all answers, in their order.
 
         Args:
             session: of its lines of talk the one that ``Sessions.spoken`` says; or one line's name.
-            question: text, or a list of ids that are used as they are.
             wait: fresh: once less than a chunk of the session is unread, on top of all known ids;
-                now: on top of what has been read so far.
-            asked_s: since when it waits, monotonic; None: since now.
+                now: on top of what has been read so far; position: on top of the first
+                ``position`` ids, once they are read, whatever is known besides.
+            asked_s: since when they wait, monotonic; None: since now.
+            patient: nobody is kept waiting for the answers: they take no time that the reader may
+                not use.
 
         Raises:
-            InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked.
-            AskTimeoutError: the answer did not come in time; the question is given up.
+            InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked; of
+            several questions ``question`` says which one is at fault.
+            ConflictError: a prompt has replaced the ids that ``position`` means, or the state has
+            read past them and kept nothing to answer on.
+            AskTimeoutError: the answers did not come in time; what is open is given up.
         """
         limit_s = self.limit(timeout_s)
-        if wait not in ("fresh", "now"):
-            raise InvalidInputError(
-                f"wait must be fresh or now, not {wait!r:.40}", field="wait", found=str(wait)[:40]
-            )
-        checked = check_choices(choices)
+        _check_wait(wait, position)
+        checked = self._check_questions(questions)
         now_s = self.clock.monotonic()
         asked_s = now_s if asked_s is None else asked_s
         patience = asyncio.timeout(limit_s + asked_s - now_s)
+        place = partial(
+            Waiting, wait=wait, asked_s=asked_s, position=position or 0, patient=patient
+        )
         try:
             async with patience:
-                receipt, asked = await self._place(session, question, checked, wait, asked_s)
+                receipt, asked = await self._place(session, questions, checked, position, place)
                 return await self._answered(receipt, asked, patience)
         except TimeoutError:
             raise AskTimeoutError(
@@ -112,9 +147,43 @@ class QuestionLine:
         """An open question."""
         return self._open.get(question)
 
+    def batch(self, question: str) -> list[OpenQuestion]:
+        """The open questions that were asked together with this one, which comes first."""
+        first = self._open[question]
+        rest = [q for q in self._open.values() if q.batch == first.batch and q is not first]
+        return [first, *(q for q in rest if not q.reply.done())]
+
     def waits_for(self, session: str) -> bool:
-        """Whether a question waits for this session."""
-        return any(waiting.session == session for waiting in self.waiting())
+        """Whether somebody waits for an answer about this session."""
+        return any(w.session == session and not w.patient for w in self.waiting())
+
+    def anybody_waits(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(not waiting.patient for waiting in self.waiting())
+
+    def is_due(self, session: str, line: int, grid: int) -> bool:
+        """Whether a question is about ids that end in the chunk above this grid line."""
+        return any(
+            w.session == session and w.wait == "position" and w.position // grid * grid == line
+            for w in self.waiting()
+        )
+
+    def end_superseded(self, known: Callable[[str], SessionView | None]) -> None:
+        """Fail the questions about ids that a prompt has replaced."""
+        for asked in tuple(self._open.values()):
+            view = known(asked.waiting.session) if asked.waiting.wait == "position" else None
+            if view is None or view.turns == asked.turns:
+                continue
+            asked.turns = view.turns
+            agrees = view.known.common_prefix(asked.base)
+            if agrees < len(asked.base):
+                told = ConflictError(
+                    f"a prompt has replaced the first {len(asked.base)} ids; {agrees} still agree",
+                    field="position",
+                    found=len(asked.base),
+                    limit=agrees,
+                )
+                self.fail(asked.event.question, told)
 
     def answer(self, question: str, reply: Reply) -> None:
         """Hand over an answer that is committed."""
@@ -168,53 +237,84 @@ class QuestionLine:
             )
         return timeout_s
 
+    def _check_questions(self, questions: Sequence[Ask]) -> list[tuple[str, ...]]:
+        """The choices of each."""
+        limit = self.sessions.limits.open_questions
+        if not 1 <= len(questions) <= limit:
+            raise InvalidInputError(
+                f"questions must be 1 to {limit}, not {len(questions)}",
+                field="questions",
+                found=len(questions),
+                limit=limit,
+            )
+        checked = []
+        for index, asked in enumerate(questions):
+            with of_several(index, len(questions)):
+                checked.append(check_choices(asked.choices))
+        return checked
+
     async def _place(
         self,
         session: str,
-        question: object,
-        choices: tuple[str, ...],
-        wait: Literal["fresh", "now"],
-        asked_s: float,
-    ) -> tuple[Receipt, OpenQuestion]:
-        """Check the question and queue it for the journal; nothing is awaited after that.
+        questions: Sequence[Ask],
+        choices: Sequence[tuple[str, ...]],
+        position: int | None,
+        place: Callable[[str, str], Waiting],
+    ) -> tuple[Receipt, list[OpenQuestion]]:
+        """Check the questions and queue them for the journal; nothing is awaited after that.
 
-        Where the session has moved on while a long text was composed, ``Sessions.question`` puts
-        the question on top of what is known then.
+        Where the session has moved on while a long text was composed, ``Sessions.questions`` puts
+        the questions on top of what is known then.
         """
         live = await self.sessions.spoken(session)
         if live.tentative is None:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
-        session = live.session
+        session, view = live.session, live.tentative
         compose = partial(
             compose_question,
-            question,
-            choices,
-            view=live.tentative,
+            view=view,
             vocabulary=self.vocabulary,
             limits=self.sessions.limits,
+            about=position,
         )
-        long = is_long(question, choices)
-        event, letters = await asyncio.to_thread(compose) if long else compose()
+        composed = []
+        for index, (asked, allowed) in enumerate(zip(questions, choices, strict=True)):
+            with of_several(index, len(questions)):
+                if is_long(asked.question, allowed):
+                    job = partial(compose, asked.question, allowed)
+                    composed.append(await asyncio.to_thread(job))
+                else:
+                    composed.append(compose(asked.question, allowed))
         self._check()
-        receipt = await self.sessions.question(session, event)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(event.question, session, wait, asked_s)
-        assert self.vocabulary is not None, "the question was composed with it"
-        closing = closing_of(event, self.vocabulary)
-        return receipt, OpenQuestion(waiting, event, letters, closing, reply)
+        receipt = await self.sessions.questions(session, [event for event, _ in composed])
+        assert self.vocabulary is not None, "the questions were composed with it"
+        loop = asyncio.get_running_loop()
+        return receipt, [
+            OpenQuestion(
+                place(event.question, session),
+                event,
+                letters,
+                closing_of(event, self.vocabulary),
+                loop.create_future(),
+                calibrate=asked.calibrate,
+                base=view.known.take(position or 0),
+                turns=view.turns,
+                batch=composed[0][0].question,
+            )
+            for (event, letters), asked in zip(composed, questions, strict=True)
+        ]
 
     async def _answered(
-        self, receipt: Receipt, asked: OpenQuestion, patience: asyncio.Timeout
-    ) -> Reply:
-        """Join the line once the question is committed, and wait; whatever comes, it ends."""
-        question = asked.event.question
+        self, receipt: Receipt, asked: Sequence[OpenQuestion], patience: asyncio.Timeout
+    ) -> tuple[Reply, ...]:
+        """Join the line once the questions are committed, and wait; whatever comes, they end."""
         self._asking += 1
         try:
             await receipt
             self._check()
-            self._open[question] = asked
+            self._open |= {one.event.question: one for one in asked}
             self.wake()
-            return await asked.reply
+            return tuple(await asyncio.gather(*(one.reply for one in asked)))
         except asyncio.CancelledError:
             await self._give_up(asked, "timeout" if patience.expired() else "cancelled")
             raise
@@ -222,7 +322,8 @@ class QuestionLine:
             await self._give_up(asked, "failed")
             raise
         finally:
-            self._open.pop(question, None)
+            for one in asked:
+                self._open.pop(one.event.question, None)
             self._asking -= 1
             self._left.set()
 
@@ -230,18 +331,40 @@ class QuestionLine:
         if self.away is not None:
             raise type(self.away)(self.away.message, **self.away.details)
 
-    async def _give_up(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
-        """Journal the end, also when whoever waits for it is cancelled meanwhile."""
-        self._open.pop(asked.event.question, None)
-        ending = asyncio.create_task(self._end(asked, reason), name="end of a question")
+    async def _give_up(self, asked: Sequence[OpenQuestion], reason: t.QuestionEnd) -> None:
+        """Journal the ends, also when whoever waits for them is cancelled meanwhile."""
+        for one in asked:
+            self._open.pop(one.event.question, None)
+        ending = asyncio.create_task(self._end(asked, reason), name="end of questions")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         await asyncio.shield(ending)
 
-    async def _end(self, asked: OpenQuestion, reason: t.QuestionEnd) -> None:
-        event = t.QuestionEnded(asked.event.question, reason)
+    async def _end(self, asked: Sequence[OpenQuestion], reason: t.QuestionEnd) -> None:
+        """What has its answer on its way already has its end."""
+        ends = [t.QuestionEnded(one.event.question, reason) for one in asked]
         try:
-            await self.sessions.record(asked.waiting.session, event)
+            await self.sessions.record(asked[0].waiting.session, *ends)
         except ShadowError as error:
-            # Its session is folded again before anything else is said of it; it ends then.
-            log.warning("the end of question %s is not journaled: %s", event.question, error)
+            # Its session is folded again before anything else is said of it; they end then.
+            log.warning("the end of %d questions is not journaled: %s", len(ends), error)
+
+
+def _check_wait(wait: str, position: int | None) -> None:
+    if wait not in get_args(When):
+        raise InvalidInputError(
+            f"wait must be fresh, now or position, not {wait!r:.40}",
+            field="wait",
+            found=str(wait)[:40],
+        )
+    if (position is not None) != (wait == "position"):
+        raise InvalidInputError(
+            "position is given with wait=position, and only then",
+            field="position",
+            found=position,
+            expected=wait,
+        )
+    if type(position) is not int and position is not None:
+        raise InvalidInputError(
+            f"position must be a number of ids, not {position!r:.40}", field="position"
+        )

@@ -30,7 +30,24 @@ MAX_CHARS_AN_ID: Final = 8
 """Text longer than this many characters an allowed id is refused before it costs an encoding."""
 LONG_CHARS: Final = 4096
 """From here on encoding takes a millisecond and more: too long for the event loop."""
+TINY: Final = 1e-9
+"""Least prior that is divided by."""
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A typed question.
+
+    Attributes:
+        question: text, or the question's own ids, which are then used as they are.
+        choices: 2 to 26 different answers.
+        calibrate: divide the probabilities by what the model says of the question alone.
+    """
+
+    question: str | Sequence[int]
+    choices: Sequence[str]
+    calibrate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,8 @@ class Reply:
         position: ids the answer is based on.
         behind: ids known at the time of answering that it is not based on.
         lag_ms: from asking to answering. forward_ms: the forward alone.
+        prior: choice -> probability of the question alone, by which the probabilities were divided;
+            None where that was not asked for.
     """
 
     session: str
@@ -55,6 +74,7 @@ class Reply:
     behind: int
     lag_ms: float
     forward_ms: float
+    prior: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +100,11 @@ class OpenQuestion:
 
     ``closing`` goes before a question that was text, as far as the ids that the answer is based
     on leave a message open; a question of ids (None) stands as it was given.
+
+    Attributes:
+        base: the ids that it is about, where it waits for a position.
+        turns: of its session, when ``base`` was last held against what is known.
+        batch: names those that were asked together.
     """
 
     waiting: Waiting
@@ -87,6 +112,10 @@ class OpenQuestion:
     letters: tuple[int, ...]
     closing: Closing | None
     reply: asyncio.Future[Reply]
+    calibrate: bool = False
+    base: Ids = EMPTY
+    turns: int = 0
+    batch: str = ""
 
 
 def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
@@ -141,11 +170,13 @@ def compose_question(
     view: SessionView,
     vocabulary: Vocabulary | None,
     limits: Limits,
+    about: int | None = None,
 ) -> tuple[t.Question, tuple[int, ...]]:
     """Make the question's event and its letters' ids. Safe on any thread.
 
     Args:
         question: text, or the question's own ids, which are then used as they are.
+        about: ids that it is about; None: as many as are read by then.
 
     Raises:
         InvalidInputError: an empty question or bad ids. VocabularyError: there is no tokenizer.
@@ -165,8 +196,19 @@ def compose_question(
         ids = checked_ids(
             question, field="question_ids", vocabulary=limits.vocabulary, empty_ok=False
         )
-    event = t.Question(uuid4().hex, kind, len(view.known), ids, choices)
+    event = t.Question(uuid4().hex, kind, len(view.known), ids, choices, about)
     return event, letters
+
+
+def calibrated(probabilities: Sequence[float], prior: Sequence[float]) -> tuple[float, ...]:
+    """Each probability divided by its prior, made to sum to one again.
+
+    Contextual calibration (Zhao et al., 2021, arXiv 2102.09690) with a diagonal matrix: what the
+    model prefers when it is shown no context is taken out.
+    """
+    odds = [p / max(q, TINY) for p, q in zip(probabilities, prior, strict=True)]
+    whole = sum(odds)
+    return tuple(p / whole for p in odds)
 
 
 def make_reply(
@@ -177,13 +219,17 @@ def make_reply(
     known: int,
     lag_ms: float,
     forward_ms: float,
+    prior: tuple[float, ...] | None = None,
 ) -> tuple[t.Answer, Reply]:
     """The answer as an event and as a reply."""
+    if prior is not None:
+        probabilities = calibrated(probabilities, prior)
     best = max(range(len(probabilities)), key=lambda i: probabilities[i])
     choices = asked.event.choices
     behind = max(0, known - position)
     event = t.Answer(
-        asked.event.question, choices[best], probabilities, position, behind, lag_ms, forward_ms
+        asked.event.question,
+        *(choices[best], probabilities, position, behind, lag_ms, forward_ms, prior),
     )
     reply = Reply(
         asked.waiting.session,
@@ -195,6 +241,7 @@ def make_reply(
         behind,
         lag_ms,
         forward_ms,
+        None if prior is None else dict(zip(choices, prior, strict=True)),
     )
     return event, reply
 

@@ -28,6 +28,7 @@ from shadow_reader.events.journal import Journal
 from shadow_reader.shadow.answering import Answering
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
+from shadow_reader.shadow.jobs import Forked
 from shadow_reader.shadow.lease import Lease, Rank
 from shadow_reader.shadow.logbook import Logbook
 from shadow_reader.shadow.mover import Mover
@@ -42,6 +43,7 @@ from shadow_reader.shadow.plan import (
     plan,
 )
 from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.questions import OpenQuestion
 from shadow_reader.shadow.residency import Residency
 from shadow_reader.shadow.roster import Roster, check_read
 from shadow_reader.shadow.rounds import Round, Rounds
@@ -194,6 +196,7 @@ class Reader:
         await self._steps.journal_turns(self.rounds.follow())
         if self._lease.free and any(self.roster.to_align()):
             await self._align_new_prompts()
+        self._line.end_superseded(self.roster.known)
         action = Rest("foreground") if self._must_rest() else plan(self._situation())
         self.roster.foreground = self._foreground(action)
         match action:
@@ -235,7 +238,7 @@ class Reader:
     def _must_rest(self) -> bool:
         """What the plan would say at once while turns run and nobody asks: most of the time."""
         turns = self._windows.turns_block and self.roster.any_runs()
-        return turns and not self._line.waiting() and not self.rounds.worth_a_look()
+        return turns and not self._line.anybody_waits() and not self.rounds.worth_a_look()
 
     def _tell(self) -> None:
         """Those who wait for a session to be fresh look again."""
@@ -343,9 +346,12 @@ class Reader:
             began = self._clock.monotonic()
             limit_s = min(self.rounds.allowance_s() or 0.0, self._windows.slice_s)
             while await self._steps.step(session, book, rationed=True):
-                next_s = self._steps.costs.estimate_s(self.roster.committed(session))
+                stands = self.roster.committed(session)
+                next_s = self._steps.costs.estimate_s(stands)
                 spent_s = self._clock.monotonic() - began
                 if self._wanted() or next_s is None or spent_s + next_s > limit_s:
+                    break
+                if self._line.is_due(session, stands, self._grid):
                     break
             used_s = self._clock.monotonic() - began
         self.rounds.used(used_s, max(0, self.roster.committed(session) - start))
@@ -356,21 +362,32 @@ class Reader:
     # -- answering ----------------------------------------------------------------------------
 
     async def _answer(self, question: str) -> None:
-        asked = self._line.get(question)
-        assert asked is not None, "the plan looked, and nobody else ran since"
-        view = self.roster.known(asked.waiting.session)
+        """Answer a question, and those that were asked with it, as long as nobody else waits."""
+        batch = self._line.batch(question)
+        waiting = batch[0].waiting
+        view = self.roster.known(waiting.session)
         if view is None:
             self._line.fail(question, NotFoundError("the session is gone", field="session"))
             return
         if self._steps.restores(view):
             return
         book = Logbook()
+        answers: list[tuple[OpenQuestion, Forked]] = []
         with self._holding():
             began = self._clock.monotonic()
-            forked = await self._answering.fork(asked, view, book)
+            for asked in batch:
+                forked = await self._answering.fork(asked, view, book)
+                if forked is None or forked.probabilities is None:
+                    break
+                answers.append((asked, forked))
+                if self._wanted():
+                    break
             used_s = self._clock.monotonic() - began
-        self.rounds.answered(used_s)
+        if waiting.patient:
+            self.rounds.used(used_s, 0)
+        else:
+            self.rounds.answered(used_s)
         self.rounds.close()
         await self._steps.journal(book)
-        if forked is not None:
+        for asked, forked in answers:
             await self._answering.hand_over(asked, view, forked)

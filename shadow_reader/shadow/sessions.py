@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from shadow_reader.errors import InvalidInputError, NotFoundError
@@ -30,7 +30,7 @@ from shadow_reader.events.decide import (
     decide_first_token,
     decide_output,
     decide_prompt,
-    decide_question,
+    decide_questions,
 )
 from shadow_reader.events.ids import EMPTY, Ids, checked_ids, checked_lists
 from shadow_reader.events.outputs import take_outputs
@@ -145,8 +145,9 @@ class Sessions(LiveLines):
         events = decide_end(live.tentative, turn=turn, reason=reason, produced=produced)
         return self._accept(live, turn, events)
 
-    async def question(self, session: str, question: t.Question) -> Receipt:
-        """A question was asked; see ``decide_question``. Its position is set to the known ids.
+    async def questions(self, session: str, questions: Sequence[t.Question]) -> Receipt:
+        """Questions were asked, all or none; see ``decide_questions``. Their position is set to the
+        known ids.
 
         ``session`` is the name of one line; see ``spoken``.
         """
@@ -154,12 +155,10 @@ class Sessions(LiveLines):
         view = live.tentative
         if view is None:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
-        placed = t.Question(
-            question.question, question.kind, len(view.known), question.ids, question.choices
-        )
-        decide_question(view, placed, self.limits)
-        receipt = self._accept(live, view.turn.turn if view.turn else "", (placed,))
-        self._asked_here.add(placed.question)
+        placed = [replace(question, position=len(view.known)) for question in questions]
+        decided = decide_questions(view, placed, self.limits)
+        receipt = self._accept(live, view.turn.turn if view.turn else "", decided)
+        self._asked_here.update(question.question for question in decided)
         return receipt
 
     async def erase(self, session: str) -> Erased:

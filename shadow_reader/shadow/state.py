@@ -124,7 +124,7 @@ class SessionState:
         with ExitStack() as undo:
             held = memory.reserve_state("the next state")
             undo.callback(memory.let_go, (), [held])
-            with memory.account.hold(self._rows_bytes(self._grid), "a chunk being read"):
+            with memory.account.hold(self._rows_bytes(self._grid, now), "a chunk being read"):
                 found = memory.find_page(chunk, below)
                 page = memory.pool.share(found) if found else memory.pool.allocate()
                 undo.callback(memory.let_go, [page], ())
@@ -167,16 +167,19 @@ class SessionState:
         return self._memory.let_go((), [checkpoint.held])
 
     @contextmanager
-    def fork(self, ids: Ids) -> Iterator[Step]:
-        """Read ``ids`` (at least one) above the committed rows, into scratch that goes away.
+    def fork(self, ids: Ids, *, line: int | None = None) -> Iterator[Step]:
+        """Read ``ids`` (at least one) above the rows of a line, into scratch that goes away.
+
+        Args:
+            line: 0, a checkpoint's, or where the state stands, as without it.
 
         Raises:
             OutOfRoomError: the fork's rows and state would pass the cap.
         """
-        now = self._now
-        scratch = self._rows_bytes(len(ids)) + self._memory.state_bytes
+        base = self._now if line is None else self._at(line)
+        scratch = self._rows_bytes(len(ids), base) + self._memory.state_bytes
         with self._memory.account.hold(scratch, f"a fork of {len(ids)} ids"):
-            yield self._forward(now, ids.array())
+            yield self._forward(base, ids.array())
 
     def digest(self, *, recompute: bool = False) -> str:
         """The state digest at the committed grid line.
@@ -205,6 +208,15 @@ class SessionState:
             checkpoints=tuple(c.position for c in now.checkpoints),
         )
 
+    def _at(self, line: int) -> Standing:
+        """What it stood on at a line that it has the state of; nothing more is held for it."""
+        now = self._now
+        if line == len(now.ids):
+            return now
+        states = {0: None, **{c.position: c.held for c in now.checkpoints}}
+        assert line in states, f"no state at line {line}"
+        return Standing(now.ids.take(line), now.pages[: line // self._grid], states[line])
+
     def _stand_on(self, other: Standing) -> int:
         """Hold ``other`` and let go of what it stood on; the bytes that nobody holds any more."""
         self._memory.hold(other.pages, other.states)
@@ -220,9 +232,9 @@ class SessionState:
             state=self._model.empty_state() if now.state is None else now.state.state,
         )
 
-    def _rows_bytes(self, count: int) -> int:
+    def _rows_bytes(self, count: int, base: Standing) -> int:
         """Bytes of ``count`` rows in scratch, with the zero state that stands in at 0."""
-        zeros = self._memory.state_bytes if self._now.state is None else 0
+        zeros = self._memory.state_bytes if base.state is None else 0
         return count * self._row_bytes + zeros
 
     def _synchronise(self) -> None:

@@ -146,9 +146,15 @@ class TorchEngine:
 
     @torch.inference_mode()
     def ask(
-        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        question: Ids,
+        letters: Sequence[int],
+        line: int | None = None,
     ) -> tuple[float, ...]:
-        """Probabilities of ``letters`` after tail + question, on a fork that leaves nothing.
+        """Probabilities of ``letters`` after tail + question, on a fork; see ``Engine``.
 
         Raises:
             OutOfRoomError: the fork would pass the cap.
@@ -157,7 +163,7 @@ class TorchEngine:
         model = self._loaded()
         ids = Ids.of([*tail, *question])
         rows = torch.tensor(list(letters), device=model.device)  # a wait, before there is work
-        with self._memory.room("a fork"), self._state(session).fork(ids) as step:
+        with self._memory.room("a fork"), self._state(session).fork(ids, line=line) as step:
             logits = model.logits(step.hidden[-1:], rows)[0]
             found = torch.softmax(logits.double(), dim=0).tolist()
         if not all(math.isfinite(p) for p in found):

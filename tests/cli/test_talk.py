@@ -70,6 +70,33 @@ def test_a_question_and_its_answer(served: Served, tmp_path: Path) -> None:
     assert (body["behind"], body["position"]) == (0, 1306)
 
 
+def test_questions_of_a_file_and_about_a_position(served: Served, tmp_path: Path) -> None:
+    run("feed", write_recording(tmp_path), "--url", served.url, "--session", "s")
+    file = tmp_path / "questions.jsonl"
+    file.write_text(
+        '{"question": "What now?", "choices": ["edit", "test"]}\n\n'
+        '{"question_ids": [1, 2], "choices": ["a", "b"], "calibrate": true}\n'
+    )
+    words = ["ask", "s", "--questions", file, "--url", served.url]
+    found = run(*words)
+    assert found.code == ExitCode.OK
+    assert found.out.index("What now?") < found.out.index("edit") < found.out.index("[1, 2]")
+    many = run(*words, "--wait", "position", "--position", "5", "--json").json["replies"]
+    assert [reply["position"] for reply in many] == [5, 5]
+    assert [reply["prior"] is None for reply in many] == [True, False]
+    one = run("ask", "s", "q", "-c", "a", "-c", "b", "--calibrate", "--url", served.url, "--json")
+    assert one.json["prior"].keys() == {"a", "b"}
+    for bad in ('{"question": "?"}', "nonsense", '{"question": "?", "choices": [], "more": 1}'):
+        file.write_text(bad)
+        refused = run(*words)
+        assert refused.code == ExitCode.USAGE
+        assert "question 1" in refused.err
+    assert run("ask", "s", "--url", served.url).code == ExitCode.USAGE
+    assert run(*words, "-c", "a").code == ExitCode.USAGE
+    file.unlink()
+    assert "cannot be read" in run(*words).err
+
+
 def test_questions_that_are_refused(served: Served) -> None:
     url = ("--url", served.url)
     assert run("ask", "s", "q", "-c", "a", *url).code == ExitCode.USAGE

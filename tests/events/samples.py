@@ -27,6 +27,8 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
     ("dropped", 1): t.Dropped("cap", committed=1536),
     ("question", 1): t.Question("q1", "router", 99, Ids.of([5, 6]), ("low", "high")),
     ("answer", 1): t.Answer("q1", "low", (0.75, 0.25), 99, 3, lag_ms=20.25, forward_ms=5.5),
+    ("question", 2): t.Question("q1", "text", 99, Ids.of([5]), ("low", "high"), 64),
+    ("answer", 2): t.Answer("q1", "low", (0.75, 0.25), 64, 35, 20.25, 5.5, (0.5, 0.5)),
     ("question.ended", 1): t.QuestionEnded("q1", "cancelled"),
     ("engine.loaded", 1): t.EngineLoaded(
         engine="tiny@cpu",

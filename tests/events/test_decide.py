@@ -24,7 +24,7 @@ from shadow_reader.events.decide import (
     decide_first_token,
     decide_output,
     decide_prompt,
-    decide_question,
+    decide_questions,
 )
 from shadow_reader.events.fold import fold, fold_all
 from shadow_reader.events.ids import Ids
@@ -280,14 +280,14 @@ def question(name: str, length: int) -> t.Question:
 
 
 def test_a_question_fits_its_own_limit_and_the_context_s_rest() -> None:
-    assert decide_question(RUNNING, question("q", 4), LIMITS) == question("q", 4)
-    assert refusal(TooLargeError, decide_question, RUNNING, question("q", 5), LIMITS) == {
+    assert decide_questions(RUNNING, [question("q", 4)], LIMITS) == (question("q", 4),)
+    assert refusal(TooLargeError, decide_questions, RUNNING, [question("q", 5)], LIMITS) == {
         "field": "question",
         "found": 5,
         "limit": 4,
     }
     full = fold(RUNNING, draft("one", t.Output(2, ids(*range(6)))))
-    assert refusal(TooLargeError, decide_question, full, question("q", 2), LIMITS) == {
+    assert refusal(TooLargeError, decide_questions, full, [question("q", 2)], LIMITS) == {
         "field": "question",
         "found": 2,
         "limit": 1,
@@ -296,14 +296,14 @@ def test_a_question_fits_its_own_limit_and_the_context_s_rest() -> None:
 
 def test_so_many_questions_wait_and_no_more() -> None:
     view = session(("one", question("q1", 1)), ("one", question("q2", 1)))
-    assert refusal(BusyError, decide_question, view, question("q3", 1), LIMITS) == {
+    assert refusal(BusyError, decide_questions, view, [question("q3", 1)], LIMITS) == {
         "field": "session",
         "found": 2,
         "limit": 2,
     }
     fewer = fold(view, draft("one", t.QuestionEnded("q1", "timeout")))
     assert fewer is not None
-    assert decide_question(fewer, question("q3", 1), LIMITS) == question("q3", 1)
+    assert decide_questions(fewer, [question("q3", 1)], LIMITS) == (question("q3", 1),)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\0b", "\ud800", "\u202e"])

@@ -71,7 +71,13 @@ class FakeEngine:
         return self.digest(session)
 
     def ask(
-        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        question: Ids,
+        letters: Sequence[int],
+        line: int | None = None,
     ) -> tuple[float, ...]:
         self.asked.set()
         self._pass()

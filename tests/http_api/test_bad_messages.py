@@ -19,6 +19,7 @@ ASK = "/v1/conductor/shadow/ask"
 
 
 TOP = 248_319
+GOOD = {"question": "?", "choices": ["a", "b"]}
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,40 @@ CASES = [
     Case("too much time", ASK,
          {"session": "s1", "question": "?", "choices": ["a", "b"], "timeout_s": 3601}, 422,
          "invalid_input", {"field": "timeout_s", "limit": 3600}),
+    Case("a position past the known ids", ASK,
+         {"session": "s1", "question": "?", "choices": ["a", "b"], "wait": "position",
+          "position": 8}, 422, "invalid_input", {"field": "position", "found": 8, "limit": 7}),
+    *(
+        Case(f"position: {name}", ASK,
+             {"session": "s1", "question": "?", "choices": ["a", "b"], **about}, 422,
+             "invalid_input", {"field": field})
+        for name, about, field in (
+            ("none", {"wait": "position"}, "body"),
+            ("with fresh", {"position": 3}, "body"),
+            ("below zero", {"wait": "position", "position": -1}, "position"),
+            ("no number", {"wait": "position", "position": "3"}, "position"),
+        )
+    ),
+    Case("calibrate is no text", ASK,
+         {"session": "s1", "question": "?", "choices": ["a", "b"], "calibrate": "yes"}, 422,
+         "invalid_input", {"field": "calibrate"}),
+    *(
+        Case(f"questions: {name}", f"{ASK}/many", {"session": "s1", "questions": questions}, code,
+             kind, details)
+        for name, questions, code, kind, details in (
+            ("none", [], 422, "invalid_input", {"field": "questions"}),
+            ("17", [GOOD] * 17, 422, "invalid_input",
+             {"field": "questions", "found": 17, "limit": 16}),
+            ("without choices", [GOOD, {"question": "?"}], 422, "invalid_input",
+             {"field": "questions.1.choices"}),
+            ("a choice twice", [GOOD, {"question": "?", "choices": ["a", "a"]}], 422,
+             "invalid_input", {"field": "choices", "index": 1, "question": 1}),
+            ("too long", [{"question_ids": [1] * 513, "choices": ["a", "b"]}, GOOD], 413,
+             "too_large", {"field": "question", "found": 513, "question": 0}),
+            ("with a session of its own", [{**GOOD, "session": "s1"}], 422, "invalid_input",
+             {"field": "questions.0.session"}),
+        )
+    ),
 ]  # fmt: skip
 
 

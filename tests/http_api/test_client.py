@@ -25,6 +25,7 @@ from shadow_reader.http.client import ShadowClient
 from shadow_reader.http.client_replies import error_of
 from shadow_reader.http.errors import InternalError
 from shadow_reader.shadow.jobs import StateDigest
+from shadow_reader.shadow.questions import Ask
 from shadow_reader.shadow.sessions import Accepted, Erased
 from tests.http_api.clients import answering, prompt, stream
 from tests.http_api.fake_engine import GRID, FakeEngine
@@ -89,6 +90,14 @@ async def test_questions_digests_and_states(asker: ShadowClient, tmp_path: Path)
     assert (reply.label, reply.letter, reply.behind) == ("yes", "A", 0)
     assert reply.probabilities == {"yes": 0.5, "no": 0.5}
     assert (await asker.ask("s", [1, 2], ["a", "b"], wait="now")).position == GRID + 3
+    many = await asker.ask_many(
+        "s", [Ask("Well?", ["yes", "no"], calibrate=True), Ask([1, 2], ["a", "b"])], wait="now"
+    )
+    assert [list(found.probabilities) for found in many] == [["yes", "no"], ["a", "b"]]
+    assert many[0].prior == {"yes": 0.5, "no": 0.5}
+    assert many[1].prior is None
+    at = await asker.ask("s", "Well?", ["yes", "no"], wait="position", position=3)
+    assert (at.position, at.behind) == (3, GRID)
     digest = await asker.digest("s")
     assert isinstance(digest, StateDigest)
     assert (digest.session, digest.position) == ("s", GRID)

@@ -100,7 +100,7 @@ def test_every_event_has_a_row_with_all_its_fields() -> None:
             values[field.name] = samples.get(field.type, "x")
             if field.name == "ids":
                 values[field.name] = Ids.of([1, 2])
-            if field.name in ("choices", "probabilities"):
+            if field.name in ("choices", "probabilities", "prior"):
                 values[field.name] = ("x", "y")
         row = entry_row(t.Entry(1.5, "s", "t", cls(**values), 3), with_ids=True)
         assert row["kind"] == kind

@@ -85,14 +85,20 @@ class CheckedEngine(TorchEngine):
         return super().checkpoint(session)
 
     def ask(
-        self, session: str, *, tail: Ids, question: Ids, letters: Sequence[int]
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        question: Ids,
+        letters: Sequence[int],
+        line: int | None = None,
     ) -> tuple[float, ...]:
         """Law 3: nothing of any session changes, in any bit."""
         self._alone()
         before = {name: self.digest(name) for name in self._sessions}
         stats = self.state_stats(session), self.stats().bytes
         try:
-            return super().ask(session, tail=tail, question=question, letters=letters)
+            return super().ask(session, tail=tail, question=question, letters=letters, line=line)
         finally:
             assert {name: self.digest(name) for name in self._sessions} == before, "law 3"
             if session in before:

@@ -42,7 +42,7 @@ class House:
         return await (await self.sessions.end(session, turn, **more))
 
     async def ask(self, session: str, question: str) -> Accepted:
-        return await (await self.sessions.question(session, asked(question)))
+        return await (await self.sessions.questions(session, [asked(question)]))
 
     async def journaled(self, session: str) -> SessionView | None:
         return fold_all(None, await all_entries(self.journal, session))

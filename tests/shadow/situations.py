@@ -30,3 +30,8 @@ def fresh(session: str, **changes: Any) -> Candidate:
 
 def asks(question: str, session: str, wait: str = "fresh", asked_s: float = 1000.0) -> Waiting:
     return Waiting(question, session, "now" if wait == "now" else "fresh", asked_s)
+
+
+def asks_at(question: str, session: str, position: int, **changes: Any) -> Waiting:
+    """One about the first ``position`` ids."""
+    return replace(Waiting(question, session, "position", 1000.0, position), **changes)

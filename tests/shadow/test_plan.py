@@ -21,7 +21,7 @@ from shadow_reader.shadow.plan import (
     answerable,
     plan,
 )
-from tests.shadow.situations import GRID, asks, behind, fresh
+from tests.shadow.situations import GRID, asks, asks_at, behind, fresh
 
 
 def situation(
@@ -70,6 +70,69 @@ TABLE: dict[str, tuple[Situation, Action]] = {
     "a blocked session is still asked on top of what was read": (
         situation(behind("a", blocked="no room"), waiting=(asks("q", "a", "now"),)),
         AnswerNext("q"),
+    ),
+    "a position is answered at the line below it, before anything more is read": (
+        situation(behind("a", committed=2 * GRID), waiting=(asks_at("q", "a", 2 * GRID + 9),)),
+        AnswerNext("q"),
+    ),
+    "and when the state stands above": (
+        situation(behind("a", committed=3 * GRID), waiting=(asks_at("q", "a", 2 * GRID),)),
+        AnswerNext("q"),
+    ),
+    "a position that is not reached is read for": (
+        situation(
+            behind("a", committed=GRID, heard_s=1.0),
+            behind("b", heard_s=2.0),
+            waiting=(asks_at("q", "a", 2 * GRID),),
+        ),
+        ReadNext("a"),
+    ),
+    "who is patient does not have its session read first": (
+        situation(
+            behind("a", committed=GRID, heard_s=1.0),
+            behind("b", heard_s=2.0),
+            waiting=(asks_at("q", "a", 2 * GRID, patient=True),),
+        ),
+        ReadNext("b"),
+    ),
+    "who is patient goes behind everybody who waits, and before reading": (
+        situation(
+            behind("a"),
+            waiting=(asks_at("q", "a", 3, patient=True, asked_s=1.0), asks("r", "a", "now")),
+        ),
+        AnswerNext("r"),
+    ),
+    "who is patient is answered in an idle window": (
+        situation(behind("a"), waiting=(asks_at("q", "a", 3, patient=True),)),
+        AnswerNext("q"),
+    ),
+    "who is patient is not answered while a turn runs": (
+        situation(fresh("a", running=True), waiting=(asks_at("q", "a", 3, patient=True),)),
+        Rest("fresh"),
+    ),
+    "but in a round that affords a chunk": (
+        replace(
+            situation(
+                fresh("a", running=True, cost_s=0.04),
+                waiting=(asks_at("q", "a", 3, patient=True),),
+            ),
+            round_s=0.04,
+        ),
+        AnswerNext("q"),
+    ),
+    "not in one that does not": (
+        replace(
+            situation(
+                fresh("a", running=True, cost_s=0.05),
+                waiting=(asks_at("q", "a", 3, patient=True),),
+            ),
+            round_s=0.04,
+        ),
+        Rest("fresh"),
+    ),
+    "who is patient waits for the end of a hold": (
+        replace(situation(fresh("a"), waiting=(asks_at("q", "a", 3, patient=True),)), held=True),
+        Rest("fresh"),
     ),
     # 2: the foreground
     "no question while a request has the lease": (

@@ -128,6 +128,7 @@ def test_the_closing_follows_from_what_the_answer_is_based_on(
         closing=closing_of(event, WORDS),
         letters=letters,
         wait=wait,
+        about=0,
     )
     if wait == "fresh" and not read:
         assert found.probabilities is None

@@ -97,6 +97,26 @@ def test_probabilities_are_the_softmax_over_the_letters_alone() -> None:
     assert sum(found) == pytest.approx(1.0, abs=1e-12)
 
 
+def test_on_a_checkpoint_and_on_nothing_it_is_what_a_fresh_prefill_gives() -> None:
+    engine = make_engine()
+    known, question, letters = make_ids(4 * GRID, 1), make_ids(17, 2), (7, 3, 250)
+    read_all(engine, "s", known.take(2 * GRID))
+    engine.checkpoint("s")
+    read_all(engine, "s", known)
+    before, held = tensors(engine, "s"), engine.stats().bytes
+    for line in (0, 2 * GRID, 4 * GRID):
+        other = make_engine()
+        read_all(other, "s", known.take(line))
+        for more in (0, 1, GRID - 1):
+            tail = Ids.of(make_ids(line + more, 1).array(line))
+            found = engine.ask("s", tail=tail, question=question, letters=letters, line=line)
+            assert found == other.ask("s", tail=tail, question=question, letters=letters)
+    assert same_bits(tensors(engine, "s"), before)
+    assert engine.stats().bytes == held
+    alone = make_engine().ask("", tail=EMPTY, question=question, letters=letters)
+    assert engine.ask("", tail=EMPTY, question=question, letters=letters, line=0) == alone
+
+
 def test_a_model_without_finite_logits_is_named() -> None:
     class Broken(Fake):
         def logits(self, hidden: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -138,6 +138,7 @@ class CostEngine:
         tail: Ids,  # noqa: ARG002
         question: Ids,  # noqa: ARG002
         letters: Sequence[int],
+        line: int | None = None,  # noqa: ARG002
     ) -> tuple[float, ...]:
         """See ``Engine.ask``: as likely as not."""
         self.owed_s += self._chunk_s
