@@ -36,6 +36,7 @@ from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.mover import SpillProgress
 from shadow_reader.shadow.orphans import remove_orphans
 from shadow_reader.shadow.question_line import QuestionLine
+from shadow_reader.shadow.router import ShadowRouter
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.turn_watch import watch_turns
 from shadow_reader.shadow.vocabulary import Vocabulary, check_vocabulary
@@ -86,6 +87,7 @@ class Parts:
 
     Attributes:
         changes: tells of every commit of a session.
+        router: None where no profile wants it.
     """
 
     journal: Journal
@@ -97,6 +99,7 @@ class Parts:
     snapshots: Snapshots | None
     windows: Windows
     slot: Slot
+    router: ShadowRouter | None
 
 
 async def assemble(
@@ -145,7 +148,11 @@ async def assemble(
     slots.append(slot)
     erasures.forget = slot.forget
 
+    router = _router(settings, sessions, line, slot, bounds, stack)
+
     def changed(session: str) -> None:
+        if router is not None:
+            router.tell(session)  # first: it looks how far the reader is
         slot.tell(session)
         changes.tell(session)
 
@@ -155,7 +162,9 @@ async def assemble(
     windows.holds.on_begin, windows.holds.on_end = holding.began, holding.ended
     stack.push_async_callback(holding.settle)
     stack.callback(windows.holds.close)
-    parts = Parts(journal, sessions, line, erasures, changes, device, snapshots, windows, slot)
+    parts = Parts(
+        journal, sessions, line, erasures, changes, device, snapshots, windows, slot, router
+    )
     _list_bounds(bounds, settings, parts)
     if given.engine or settings.model:
         stack.push_async_callback(_journal_stop, journal, clock)
@@ -243,6 +252,27 @@ def _windows(settings: Settings, clock: Clock, bounds: Bounds, stack: AsyncExitS
         streamed=settings.rounds == "streamed",
         idle_poll_s=settings.idle_poll_s or None,
     )
+
+
+def _router(
+    settings: Settings,
+    sessions: Sessions,
+    line: QuestionLine,
+    slot: Slot,
+    bounds: Bounds,
+    stack: AsyncExitStack,
+) -> ShadowRouter | None:
+    if not settings.routed:
+        return None
+
+    def committed(session: str) -> int:
+        return slot.reading.reader.roster.committed(session) if slot.reading is not None else 0
+
+    bound = bounds.add(Bound("router_questions", settings.router_questions))
+    routed, capacity = settings.routed, settings.sessions
+    router = ShadowRouter(sessions, line, routed, slot.ready, committed, bound, capacity)
+    stack.push_async_callback(router.close)
+    return router
 
 
 def _list_bounds(bounds: Bounds, settings: Settings, parts: Parts) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StringConstraints,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from shadow_reader.errors import SettingsError
@@ -44,19 +46,59 @@ ENV_KEYS: Final[Mapping[str, str]] = {
 """Environment variable (without its prefix) -> setting."""
 
 
+CHAT: Final = (
+    "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""A question as the user's next message, and the model's answer, which begins without a thought."""
+ClassName: TypeAlias = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
+]
+
+
 class ShadowProfile(BaseModel):
     """What the shadow does for the turns of a profile.
 
     Attributes:
         mode: off: their sessions are journaled and not read.
-        narrator, router: nothing but off is built yet, so nothing else is taken.
+        narrator: nothing but off is built yet, so nothing else is taken.
+        router: shadow: each of their turns is classified beside the server's own router; needs
+            router_classes, and the mode on.
+        router_min_tokens: of a prompt that is classified.
+        router_classes: what is chosen from, name -> what it means (may be empty).
+        router_question: what is asked.
+        router_chat: the messages around the question, ``{question}`` among them.
+        router_timeout_s: the question is given up after so long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["off", "on"] = "off"
     narrator: Literal["off"] = "off"
-    router: Literal["off"] = "off"
+    router: Literal["off", "shadow"] = "off"
+    router_min_tokens: Annotated[int, Field(ge=1, le=16_777_216)] = 8192
+    router_classes: dict[ClassName, Annotated[str, Field(max_length=700)]] = Field(
+        default_factory=dict, max_length=26
+    )
+    router_question: Annotated[str, Field(min_length=1, max_length=4000)] = (
+        "What kind of work does the user's last request ask for?"
+    )
+    router_chat: Annotated[str, Field(max_length=4000)] = CHAT
+    router_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 600.0
+
+    @field_validator("router_chat")
+    @classmethod
+    def _one_question(cls, value: str) -> str:
+        if value.count("{question}") != 1:
+            raise ValueError("must hold {question}, once")
+        return value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Self:
+        if self.router == "shadow" and len(self.router_classes) < 2:
+            raise ValueError("router = shadow needs two router_classes at least")
+        if self.router == "shadow" and self.mode == "off":
+            raise ValueError("router = shadow needs mode = on: what is not read cannot answer")
+        return self
 
 
 class Profile(BaseModel):
@@ -119,6 +161,7 @@ class Settings(BaseModel):
         context_ids: longest prompt + output; 0 takes the model's own.
         question_ids: longest question.
         open_questions: unanswered questions a session.
+        router_questions: of the router's, that are open at once.
         branches: lines of talk kept beside a session's first, for prompts under its name that go on
             with none of them, at most ``sessions`` - 1; 0: such a prompt replaces what was known.
         branch_min_ids: most ids that such a prompt replaces without beginning a line of its own.
@@ -171,6 +214,7 @@ class Settings(BaseModel):
     context_ids: Annotated[int, Field(ge=0, le=16_777_216)] = 0
     question_ids: Annotated[int, Field(ge=1, le=65_536)] = 4096
     open_questions: Annotated[int, Field(ge=1, le=1024)] = 16
+    router_questions: Annotated[int, Field(ge=1, le=4096)] = 256
     branches: Annotated[int, Field(ge=0, le=16)] = 3
     branch_min_ids: Annotated[int, Field(ge=0, le=1_048_576)] = 1024
     export_bytes: Annotated[int, Field(ge=1024, le=1024 * GIB)] = GIB
@@ -213,6 +257,12 @@ class Settings(BaseModel):
         """Whether to load a model: one is named, and some profile, if there are any, reads."""
         modes = [profile.shadow.mode for profile in self.profiles.values()]
         return bool(self.model) and (not modes or "on" in modes)
+
+    @property
+    def routed(self) -> dict[str, ShadowProfile]:
+        """The profiles whose turns are classified, by name."""
+        shadows = {name: profile.shadow for name, profile in self.profiles.items()}
+        return {name: shadow for name, shadow in shadows.items() if shadow.router == "shadow"}
 
     @property
     def cap_bytes(self) -> int:

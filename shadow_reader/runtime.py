@@ -58,11 +58,14 @@ class Runtime(Service):
         keep_of: str | None = None,
         router: str | None = None,
         profile: str | None = None,
+        decided: bool | None = None,
     ) -> Accepted:
         """A turn begins with the whole prompt, or with ``keep`` known ids and then ``ids``.
 
         Args:
             keep_of: the turn whose line of talk ``keep`` counts on; default: the last prompt's.
+            router: what the engine's own router made of the turn; decided: whether it decided that
+                on this turn, or took it over from an earlier one.
             profile: a profile of the settings; default: the one called default, if there is one.
         """
         receipt = await self.sessions.prompt(
@@ -73,6 +76,7 @@ class Runtime(Service):
             keep_of=keep_of,
             router=router,
             profile=profile,
+            decided=decided,
         )
         return await receipt
 
@@ -214,6 +218,7 @@ class Runtime(Service):
             ),
             limits=self.bounds.limits(),
             totals=totals(there, roster),
+            router=parts.router.status() if parts.router is not None else None,
             sessions=tuple(
                 session_status(live, live.durable, roster) for live in newest if live.durable
             ),

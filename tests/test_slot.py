@@ -415,7 +415,7 @@ async def test_a_turn_without_a_profile_has_the_default_one(tmp_path: Path) -> N
     ("toml", "key"),
     [
         ('[profiles.a.shadow]\nmode = "maybe"', "profiles.a.shadow.mode"),
-        ('[profiles.a.shadow]\nrouter = "shadow"', "profiles.a.shadow.router"),
+        ('[profiles.a.shadow]\nrouter = "shadow"', "profiles.a.shadow"),
         ('[profiles.a.shadow]\nnarrator = "on"', "profiles.a.shadow.narrator"),
         ("[profiles.a.shadow]\nspeed = 3", "profiles.a.shadow.speed"),
         ("[profiles.a]\nvoice = 3", "profiles.a.voice"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shadow_reader.bounds import Limit
     from shadow_reader.events.view import AnswerView
     from shadow_reader.http.client import ShadowClient
+    from shadow_reader.shadow.router import RouterStatus
     from shadow_reader.shadow.status import SessionStatus, Status
 
 
@@ -116,10 +117,18 @@ def service_view(status: Status, *, all_limits: bool = False) -> RenderableType:
         ("waiting to commit", f"{journal.pending:,} of at most {journal.pending_limit:,} events"),
         ("nearest limit", _nearest(status.limits)),
     ]
+    if status.router is not None:
+        rows.append(("router's question", _router(status.router)))
     parts: list[RenderableType] = [facts("shadow reader", rows), ""]
     if all_limits:
         parts += [_limits(status.limits), ""]
     return Group(*parts, _sessions(status.sessions), *_notes(status))
+
+
+def _router(router: RouterStatus) -> str:
+    """Of how many turns it was asked, and how often the answer was the router's class."""
+    agreed = f", {router.agreed} of {router.compared} as the router said" if router.compared else ""
+    return f"{router.answered} of {router.asked} answered{agreed}, {router.open} open"
 
 
 def _nearest(limits: Sequence[Limit]) -> Text:

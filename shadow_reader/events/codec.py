@@ -55,6 +55,7 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "dropped": t.Dropped,
         "question": t.Question,
         "answer": t.Answer,
+        "router.answer": t.RouterAnswer,
         "question.ended": t.QuestionEnded,
         "engine.loaded": t.EngineLoaded,
         "engine.released": t.EngineReleased,
@@ -64,11 +65,12 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
     }
 )
 VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
-    {**dict.fromkeys(KINDS, 1), "prompt": 2, "question": 2, "answer": 2}
+    {**dict.fromkeys(KINDS, 1), "prompt": 3, "question": 2, "answer": 2}
 )
 UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType(
     {
         ("prompt", 1): lambda data: {**data, "profile": None},
+        ("prompt", 2): lambda data: {**data, "decided": None},
         ("question", 1): lambda data: {**data, "about": None},
         ("answer", 1): lambda data: {**data, "prior": None},
     }

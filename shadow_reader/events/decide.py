@@ -79,6 +79,7 @@ def decide_prompt(
     router: str | None,
     limits: Limits,
     profile: str | None = None,
+    decided: bool | None = None,
 ) -> tuple[t.SessionEvent, ...]:
     """A turn begins with a prompt: whole (``keep`` None), or ``keep`` known ids and then ``ids``.
 
@@ -87,12 +88,14 @@ def decide_prompt(
     Raises:
         ConflictError: ``keep`` beyond the known ids; a turn id that was used before.
         InvalidInputError: an empty prompt, a negative ``keep``, a profile that is not in the
-            settings.
+            settings, ``decided`` without a router's class.
         TooLargeError: longer than the context.
     """
     known = view.known if view else Ids.of(())
     base = keep or 0
     profile = _known_profile(profile, limits)
+    if decided is not None and router is None:
+        raise InvalidInputError("decided says of the router's class: give router", field="decided")
     _check_not_negative(base, field="keep")
     if base > len(known):
         raise ConflictError(
@@ -114,7 +117,7 @@ def decide_prompt(
     events: list[t.SessionEvent] = [] if view else [t.SessionOpened()]
     if view and view.running:
         events.append(t.TurnEnded("superseded"))
-    events.append(t.Prompt(agree, known_from(ids, agree - base), router, profile))
+    events.append(t.Prompt(agree, known_from(ids, agree - base), router, profile, decided))
     return tuple(events)
 
 

@@ -97,6 +97,8 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
             return view  # what the device holds is not the journal's to say
         case t.Question() | t.Answer() | t.QuestionEnded():
             return _fold_question(view, draft, event)
+        case t.RouterAnswer():
+            return view  # its answer says what matters here
         case t.SessionOpened() | t.SessionErased():
             raise AssertionError("handled by fold()")
         case _:
@@ -115,7 +117,7 @@ def _prompt(view: SessionView, draft: t.Happened, event: t.Prompt) -> SessionVie
     return replace(
         view,
         known=known,
-        turn=TurnView(draft.turn, len(known), draft.at, event.router, event.profile),
+        turn=TurnView(draft.turn, len(known), draft.at, event.router, event.profile, event.decided),
         turns=view.turns + 1,
         past_turns=past,
         prompt_ends=ends[-MAX_PROMPT_ENDS:],

@@ -37,14 +37,16 @@ class SessionErased:
 class Prompt:
     """A turn begins. The known ids become the first ``keep`` of them, then ``ids``.
 
-    ``router`` is the class that the server's own router gave the turn, if it has one; ``profile``
-    the turn's profile of the settings, which says whether the session is read.
+    ``router`` is the class that the server's own router gave the turn, if it has one; ``decided``
+    whether it decided that on this turn, or else took over an earlier turn's (None: not said);
+    ``profile`` the turn's profile of the settings, which says whether the session is read.
     """
 
     keep: int
     ids: Ids
     router: str | None = None
     profile: str | None = None
+    decided: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,28 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterAnswer:
+    """What the shadow says of a turn, beside what the server's own router made of it.
+
+    ``question`` is the router's question, whose answer is journaled with this. ``label`` is the
+    likeliest class, of ``probability``; ``router`` the router's class and ``decided`` as in the
+    prompt; ``agree`` whether the two are the same (None: there is no router's class). ``position``
+    ids were read for it: up to the end of the prompt's last message. ``behind`` ids were known and
+    not read when the turn began; ``lag_ms`` is from then to the answer.
+    """
+
+    question: str
+    label: str
+    probability: float
+    router: str | None
+    decided: bool | None
+    agree: bool | None
+    position: int
+    behind: int
+    lag_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionEnded:
     """The question will get no answer."""
 
@@ -260,6 +284,7 @@ SessionEvent: TypeAlias = (
     | Dropped
     | Question
     | Answer
+    | RouterAnswer
     | QuestionEnded
 )
 EngineEvent: TypeAlias = EngineLoaded | EngineReleased | HoldBegun | HoldEnded | EngineStopped

@@ -35,6 +35,7 @@ class TurnView:
     started_at: float
     router: str | None = None
     profile: str | None = None
+    decided: bool | None = None
     first_token_at: float | None = None
     ended_at: float | None = None
     reason: EndReason | None = None

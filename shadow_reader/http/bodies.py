@@ -63,6 +63,7 @@ class PromptBody(Body):
     keep: Count | None = None
     keep_of: Name | None = None
     router: Router | None = None
+    decided: bool | None = None
     profile: Name | None = None
 
 

@@ -107,10 +107,17 @@ class ShadowClient:
         keep_of: str | None = None,
         router: str | None = None,
         profile: str | None = None,
+        decided: bool | None = None,
     ) -> Accepted:
         """A turn begins. The server names the turn when ``turn`` is None."""
         body = _given(
-            ids=list(ids), turn=turn, keep=keep, keep_of=keep_of, router=router, profile=profile
+            ids=list(ids),
+            turn=turn,
+            keep=keep,
+            keep_of=keep_of,
+            router=router,
+            profile=profile,
+            decided=decided,
         )
         return await self._call(Accepted, "POST", _session(session, "turns"), body)
 

@@ -191,6 +191,7 @@ class Feed:
                     keep=message.keep,
                     keep_of=message.keep_of,
                     router=message.router,
+                    decided=message.decided,
                     profile=message.profile,
                 )
             case FirstTokenMessage():

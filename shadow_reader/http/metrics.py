@@ -153,6 +153,12 @@ def _questions(tally: Tally) -> Iterator[Metric]:
     yield _counter("questions_answered", "Answers journaled.", tally.events[t.Answer])
     ended = _named(tally.questions_ended)
     yield _counter("questions_ended", "Questions without an answer.", ended, ("reason",))
+    yield _counter(
+        "router_answers",
+        "Answers to the router's question, by whether the router's class is the same.",
+        _named(tally.router_answers),
+        ("agreement",),
+    )
     yield _histogram("question_lag_seconds", "From asking to answering.", [((), tally.lag_s)])
     forward = [((), tally.forward_s)]
     yield _histogram("question_forward_seconds", "An answer's forward alone.", forward)

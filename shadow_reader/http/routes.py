@@ -38,6 +38,7 @@ async def post_turn(api: Api, request: web.Request) -> web.StreamResponse:
             keep=body.keep,
             keep_of=body.keep_of,
             router=body.router,
+            decided=body.decided,
             profile=body.profile,
         )
     return json_response(accepted)

@@ -101,7 +101,13 @@ class Answering:
             prior=forked.prior,
         )
         try:
-            receipt = await self.sessions.record(view.session, event)
+            if asked.beside is None:
+                receipt = await self.sessions.record(view.session, event)
+            else:
+                beside = asked.beside.event_of(event)
+                receipt = await self.sessions.record(
+                    view.session, event, beside, turn=asked.beside.turn
+                )
             if receipt is not None:
                 await receipt
                 self.line.answer(event.question, reply)

@@ -29,6 +29,7 @@ from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.plan import Waiting, When
 from shadow_reader.shadow.questions import (
     Ask,
+    Beside,
     OpenQuestion,
     Reply,
     check_choices,
@@ -102,6 +103,7 @@ class QuestionLine:
         timeout_s: float | None = None,
         asked_s: float | None = None,
         patient: bool = False,
+        beside: Beside | None = None,
     ) -> tuple[Reply, ...]:
         """Ask questions together, all or none of them, and wait for all answers, in their order.
 
@@ -113,6 +115,7 @@ class QuestionLine:
             asked_s: since when they wait, monotonic; None: since now.
             patient: nobody is kept waiting for the answers: they take no time that the reader may
                 not use.
+            beside: what is journaled with each answer.
 
         Raises:
             InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked; of
@@ -133,6 +136,8 @@ class QuestionLine:
         try:
             async with patience:
                 receipt, asked = await self._place(session, questions, checked, position, place)
+                for one in asked:
+                    one.beside = beside
                 return await self._answered(receipt, asked, patience)
         except TimeoutError:
             raise AskTimeoutError(
@@ -280,11 +285,9 @@ class QuestionLine:
         composed = []
         for index, (asked, allowed) in enumerate(zip(questions, choices, strict=True)):
             with of_several(index, len(questions)):
-                if is_long(asked.question, allowed):
-                    job = partial(compose, asked.question, allowed)
-                    composed.append(await asyncio.to_thread(job))
-                else:
-                    composed.append(compose(asked.question, allowed))
+                job = partial(compose, asked.question, allowed, wording=asked.wording)
+                long = is_long(asked.question, allowed)
+                composed.append(await asyncio.to_thread(job) if long else job())
         self._check()
         receipt = await self.sessions.questions(session, [event for event, _ in composed])
         assert self.vocabulary is not None, "the questions were composed with it"

@@ -9,11 +9,12 @@ closing follows from the ids below it, and its kind says whether one belongs the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
+from shadow_reader.config import CHAT
 from shadow_reader.errors import InvalidInputError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
@@ -36,6 +37,24 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
+class Wording:
+    """How a question of text is put to the model.
+
+    Attributes:
+        kind: of the question, in the journal.
+        shown: what stands beside each choice's letter; None: the choices themselves.
+        chat: the messages around it, with the special tokens' texts, and ``{question}`` once.
+    """
+
+    kind: str = TEXT_KIND
+    shown: Sequence[str] | None = None
+    chat: str = CHAT
+
+
+PLAIN: Final = Wording()
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A typed question.
 
@@ -43,11 +62,21 @@ class Ask:
         question: text, or the question's own ids, which are then used as they are.
         choices: 2 to 26 different answers.
         calibrate: divide the probabilities by what the model says of the question alone.
+        wording: how a question of text is put to the model; of ids nothing of it is used.
     """
 
     question: str | Sequence[int]
     choices: Sequence[str]
     calibrate: bool = False
+    wording: Wording = PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is journaled with an answer, and in which turn."""
+
+    turn: str
+    event_of: Callable[[t.Answer], t.SessionEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +134,7 @@ class OpenQuestion:
         base: the ids that it is about, where it waits for a position.
         turns: of its session, when ``base`` was last held against what is known.
         batch: names those that were asked together.
+        beside: what is journaled with the answer, if anything is.
     """
 
     waiting: Waiting
@@ -116,6 +146,7 @@ class OpenQuestion:
     base: Ids = EMPTY
     turns: int = 0
     batch: str = ""
+    beside: Beside | None = None
 
 
 def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
@@ -171,6 +202,7 @@ def compose_question(
     vocabulary: Vocabulary | None,
     limits: Limits,
     about: int | None = None,
+    wording: Wording = PLAIN,
 ) -> tuple[t.Question, tuple[int, ...]]:
     """Make the question's event and its letters' ids. Safe on any thread.
 
@@ -186,11 +218,12 @@ def compose_question(
         raise VocabularyError("this service has no vocabulary: questions need its letters")
     letters = tuple(vocabulary.letter_ids(len(choices)))
     if isinstance(question, str):
-        kind = TEXT_KIND
+        kind = wording.kind
         if not question.strip():
             raise InvalidInputError("question must not be empty", field="question", limit=1)
-        _check_text_length(question, choices, limits)
-        ids = Ids.of(_written(question, choices, vocabulary))
+        shown = choices if wording.shown is None else tuple(wording.shown)
+        _check_text_length(question, shown, limits)
+        ids = Ids.of(_written(question, shown, vocabulary, wording.chat))
     else:
         kind = IDS_KIND
         ids = checked_ids(
@@ -270,22 +303,13 @@ def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:
     return Closing(vocabulary.special.im_end, tuple(vocabulary.encode("\n", special=False)))
 
 
-def _written(question: str, choices: tuple[str, ...], vocabulary: Vocabulary) -> list[int]:
-    special = vocabulary.special
+def _written(question: str, shown: tuple[str, ...], vocabulary: Vocabulary, chat: str) -> list[int]:
     lines = [question.strip(), ""]
-    lines += [
-        f"{letter}. {choice.strip()}" for letter, choice in zip(LETTERS, choices, strict=False)
-    ]
+    lines += [f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, shown, strict=False)]
     lines += ["", "Answer with the letter of one choice and nothing else."]
+    before, after = chat.split("{question}")
     return [
-        special.im_start,
-        *vocabulary.encode("user\n" + "\n".join(lines), special=False),
-        special.im_end,
-        *vocabulary.encode("\n", special=False),
-        special.im_start,
-        *vocabulary.encode("assistant\n", special=False),
-        special.think,
-        *vocabulary.encode("\n\n", special=False),
-        special.think_end,
-        *vocabulary.encode("\n\n", special=False),
+        *vocabulary.encode(before),
+        *vocabulary.encode("\n".join(lines), special=False),
+        *vocabulary.encode(after),
     ]

@@ -57,6 +57,7 @@ class Sessions(LiveLines):
         keep_of: str | None = None,
         router: str | None = None,
         profile: str | None = None,
+        decided: bool | None = None,
     ) -> Receipt:
         """A turn begins; see ``decide_prompt``. Without a turn id one is made.
 
@@ -83,6 +84,7 @@ class Sessions(LiveLines):
             router=router,
             limits=self.limits,
             profile=profile,
+            decided=decided,
         )
         receipt = self._accept(live, name, events)
         live.prompted_by(receipt)
@@ -301,7 +303,7 @@ def _still_holds(view: SessionView, read: Ids, event: t.SessionEvent) -> bool:
     match event:
         case t.Checkpoint():
             return view.known.common_prefix(read) >= event.position
-        case t.Answer() | t.QuestionEnded():
+        case t.Answer() | t.RouterAnswer() | t.QuestionEnded():
             return event.question in view.questions
         case _:
             return True

@@ -16,6 +16,7 @@ from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.lease import LeaseStatus
 from shadow_reader.shadow.roster import Roster
 from shadow_reader.shadow.rounds import Rounds
+from shadow_reader.shadow.router import RouterStatus
 from shadow_reader.shadow.sessions import LiveSession
 from shadow_reader.shadow.windows import Windows
 
@@ -161,6 +162,7 @@ class Status:
         limits: every bound, and how much of it is in use.
         snapshots: as of the last one written, read or removed; None without a model or a disk.
         totals: over all live sessions.
+        router: what became of the router's questions; None where no profile has them.
         sessions: those heard of last, newest first, at most ``status_sessions``.
     """
 
@@ -175,6 +177,7 @@ class Status:
     windows: WindowsStatus
     limits: tuple[Limit, ...]
     totals: Totals
+    router: RouterStatus | None
     sessions: tuple[SessionStatus, ...]
 
 

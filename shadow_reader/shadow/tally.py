@@ -10,12 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, get_args
 
 from shadow_reader.events import types as t
 
 LAG_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FORWARD_S: Final = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+AGREEMENT: Final = MappingProxyType({True: "same", False: "other", None: "nothing to compare"})
+"""Whether the shadow's class is the router's."""
 
 
 class Histogram:
@@ -58,6 +63,7 @@ class Tally:
         refused: snapshots that were not used.
         dropped: states let go and not spilled, by reason.
         questions_ended: questions without an answer, by reason.
+        router_answers: answers to the router's question, by whether they agree with its class.
         lag_s, forward_s: of answers: from asking to answering, and the forward alone.
     """
 
@@ -80,6 +86,9 @@ class Tally:
     refused: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: _zeros(t.DropReason))
     questions_ended: dict[str, int] = field(default_factory=lambda: _zeros(t.QuestionEnd))
+    router_answers: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(AGREEMENT.values(), 0)
+    )
     lag_s: Histogram = field(default_factory=lambda: Histogram(LAG_S))
     forward_s: Histogram = field(default_factory=lambda: Histogram(FORWARD_S))
 
@@ -111,6 +120,8 @@ class Tally:
             case t.Answer():
                 self.lag_s.observe(event.lag_ms / 1000)
                 self.forward_s.observe(event.forward_ms / 1000)
+            case t.RouterAnswer():
+                self.router_answers[AGREEMENT[event.agree]] += 1
             case t.QuestionEnded():
                 self.questions_ended[event.reason] += 1
             case _:

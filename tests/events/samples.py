@@ -12,6 +12,10 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
     ("session.erased", 1): t.SessionErased(event_count=12, id_count=3456),
     ("prompt", 1): t.Prompt(keep=512, ids=Ids.of([0, 1, 248_319, 2**32 - 1]), router="kéy/low"),
     ("prompt", 2): t.Prompt(512, Ids.of([0, 1]), "low", "coding"),
+    ("prompt", 3): t.Prompt(512, Ids.of([0, 1]), "low", "coding", decided=False),
+    ("router.answer", 1): t.RouterAnswer(
+        "q1", "low", 0.75, "high", decided=True, agree=False, position=96, behind=12, lag_ms=20.5
+    ),
     ("ration.used", 1): t.RationUsed(310.5, 17_400.25, 4),
     ("hold", 1): t.HoldBegun("h1", "a benchmark", 60.0),
     ("hold.ended", 1): t.HoldEnded("h1", "expired"),

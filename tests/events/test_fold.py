@@ -81,7 +81,7 @@ def test_every_field_of_the_view_comes_from_its_event() -> None:
         answers=(AnswerView("q1", "free", "b", 0.75, 4, 1, 3.0, 11.0),),
     )
     first = view_of(*EVERY[:6])
-    assert first.turn == TurnView("one", 3, 2.0, "low", None, 3.0, 6.0, "length", unsure=True)
+    assert first.turn == TurnView("one", 3, 2.0, "low", None, None, 3.0, 6.0, "length", unsure=True)
     assert [c.position for c in first.checkpoints] == [2, 4]
 
 
@@ -91,6 +91,7 @@ OF_THE_STATE: list[t.SessionEvent] = [
     t.RationUsed(1.0, 50.0, 1),
     t.Spill(4, 100, 1.0, kept=False),
     t.Restore(4, 100, 1.0),
+    t.RouterAnswer("q", "b", 0.75, "b", None, agree=True, position=4, behind=1, lag_ms=3.0),
 ]
 
 
