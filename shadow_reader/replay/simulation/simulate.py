@@ -81,9 +81,15 @@ class Outcome:
         return resampled(self.by_session(), fresh_share, seed=RESAMPLE_SEED, draws=draws)
 
 
-def simulate(ledger: Ledger, policy: Policy) -> Outcome:
-    """Run the live reader over a ledger; the same input gives exactly the same outcome."""
-    return run_virtual(_simulate(ledger, policy))
+def simulate(
+    ledger: Ledger, policy: Policy, journal: Callable[[], QuietJournal] = QuietJournal
+) -> Outcome:
+    """Run the live reader over a ledger; the same input gives exactly the same outcome.
+
+    Args:
+        journal: makes the one that everything is journaled in.
+    """
+    return run_virtual(_simulate(ledger, policy, journal))
 
 
 def conventions(ledger: Ledger) -> dict[str, str | int]:
@@ -103,11 +109,13 @@ def conventions(ledger: Ledger) -> dict[str, str | int]:
     }
 
 
-async def _simulate(ledger: Ledger, policy: Policy) -> Outcome:
+async def _simulate(
+    ledger: Ledger, policy: Policy, journal_of: Callable[[], QuietJournal]
+) -> Outcome:
     loop = asyncio.get_running_loop()
     clock = VirtualClock(loop, min(turn.start_s for turn in ledger.turns))
     engine = CostEngine(policy)
-    journal = QuietJournal()
+    journal = journal_of()
     limits = Limits(VOCABULARY, CONTEXT_IDS, question_ids=1, open_questions=1)
     sessions = Sessions(journal, clock, limits, len(ledger.sessions) + 1)
     reader = Reader(
