@@ -104,7 +104,8 @@ async def run_all(plan: Plan, upstream: Upstream, shadow: ShadowClient) -> Found
             finally:
                 if hold is not None:
                     await shadow.end_hold(hold.hold)
-            print(f"{session}: {answer.rate:.2f} ids/s, first {answer.ttft_s:.3f} s", flush=True)
+            said = f"{session}: {answer.rate:.2f} ids/s, first {answer.ttft_s:.3f} s"
+            print(said, file=sys.stderr, flush=True)
     after = await _counted(shadow)
     chunks, seconds, ids = (b - a for a, b in zip(before, after, strict=True))
     return Found(

@@ -142,7 +142,10 @@ async def assemble(
 
     snapshots = await _open_snapshots(settings, given, clock, Disk(host_buffer), stack)
     around = Surroundings(
-        settings, sessions, line, lease, clock, device, snapshots, windows, told.death, spilling
+        *(settings, sessions, line, lease, clock, device, snapshots, windows),
+        summaries=bounds.add(Bound("summaries", settings.summaries)),
+        on_death=told.death,
+        on_spill=spilling,
     )
     slot = Slot(around, given=given.engine, maker=given.maker or REAL, on_loaded=told.loaded)
     slots.append(slot)

@@ -50,6 +50,11 @@ CHAT: Final = (
     "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
 """A question as the user's next message, and the model's answer, which begins without a thought."""
+NARRATE: Final = (
+    "Say in one or two short sentences what you were just thinking about, and what you will do "
+    "next. Write plain text."
+)
+"""What the narrator asks for."""
 ClassName: TypeAlias = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)
 ]
@@ -60,7 +65,9 @@ class ShadowProfile(BaseModel):
 
     Attributes:
         mode: off: their sessions are journaled and not read.
-        narrator: nothing but off is built yet, so nothing else is taken.
+        narrator: on: when a thought of theirs ends, a summary of it is written and journaled;
+            needs the mode on.
+        narrator_prompt: what the model is asked to write.
         router: shadow: each of their turns is classified beside the server's own router; needs
             router_classes, and the mode on.
         router_min_tokens: of a prompt that is classified.
@@ -73,7 +80,8 @@ class ShadowProfile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Literal["off", "on"] = "off"
-    narrator: Literal["off"] = "off"
+    narrator: Literal["off", "on"] = "off"
+    narrator_prompt: Annotated[str, Field(min_length=1, max_length=4000)] = NARRATE
     router: Literal["off", "shadow"] = "off"
     router_min_tokens: Annotated[int, Field(ge=1, le=16_777_216)] = 8192
     router_classes: dict[ClassName, Annotated[str, Field(max_length=700)]] = Field(
@@ -98,6 +106,8 @@ class ShadowProfile(BaseModel):
             raise ValueError("router = shadow needs two router_classes at least")
         if self.router == "shadow" and self.mode == "off":
             raise ValueError("router = shadow needs mode = on: what is not read cannot answer")
+        if self.narrator == "on" and self.mode == "off":
+            raise ValueError("narrator = on needs mode = on: what is not read cannot be told of")
         return self
 
 
@@ -137,6 +147,8 @@ class Settings(BaseModel):
         burst_s: longest time the reader keeps the lease.
         turn_share: of the time since a turn's first token that the reader may use in its rounds.
         slice_s: most that it uses in one round.
+        narrator_share: the same for the narrator, beside the reader's.
+        summary_ids: most that a summary has. summaries: written at once.
         rounds: streamed: each piece of output that comes is a round, for engines that cannot pause;
             called: only those that the engine calls. A turn whose rounds are called has no others.
         idle_poll_s: idle windows are looked for so often; 0: as soon as one begins.
@@ -191,6 +203,9 @@ class Settings(BaseModel):
     burst_s: Annotated[float, Field(gt=0, le=60)] = 2.0
     turn_share: Annotated[float, Field(ge=0, le=1)] = 0.02
     slice_s: Annotated[float, Field(gt=0, le=60)] = 0.15
+    narrator_share: Annotated[float, Field(ge=0, le=1)] = 0.03
+    summary_ids: Annotated[int, Field(ge=1, le=4096)] = 128
+    summaries: Annotated[int, Field(ge=1, le=256)] = 4
     rounds: Literal["streamed", "called"] = "streamed"
     idle_poll_s: Annotated[float, Field(ge=0, le=60)] = 0.0
     box_lock: Path | None = None
@@ -257,6 +272,12 @@ class Settings(BaseModel):
         """Whether to load a model: one is named, and some profile, if there are any, reads."""
         modes = [profile.shadow.mode for profile in self.profiles.values()]
         return bool(self.model) and (not modes or "on" in modes)
+
+    @property
+    def narrated(self) -> dict[str, ShadowProfile]:
+        """The profiles whose thoughts are told of, by name."""
+        shadows = {name: profile.shadow for name, profile in self.profiles.items()}
+        return {name: shadow for name, shadow in shadows.items() if shadow.narrator == "on"}
 
     @property
     def routed(self) -> dict[str, ShadowProfile]:

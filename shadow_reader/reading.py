@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 
+from shadow_reader.bounds import Bound
 from shadow_reader.clock import Clock
 from shadow_reader.config import Settings
 from shadow_reader.errors import ShadowError
@@ -22,6 +23,7 @@ from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.mover import Mover, SpillProgress
+from shadow_reader.shadow.narrator import Narrator
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
@@ -44,7 +46,7 @@ class Surroundings:
 
     Attributes:
         device: the one thread that uses the engine. snapshots: None without a disk.
-        windows: when anything may be done unasked.
+        windows: when anything may be done unasked. summaries: of the narrator, at once.
         on_death: told why, should the reader die. on_spill: told how far the spilling is.
     """
 
@@ -56,6 +58,7 @@ class Surroundings:
     device: JobThread
     snapshots: Snapshots | None
     windows: Windows
+    summaries: Bound
     on_death: Callable[[Exception], None]
     on_spill: Callable[[SpillProgress], None]
 
@@ -78,6 +81,20 @@ class Reading:
             recent_sessions=settings.recent_sessions,
         )
         self.mover = _mover(self.reader, engine, around)
+        self.narrator = Narrator(
+            sessions=around.sessions,
+            engine=engine,
+            device=around.device,
+            lease=around.lease,
+            clock=around.clock,
+            line=around.line,
+            reader=self.reader,
+            windows=around.windows,
+            profiles=settings.narrated,
+            share=settings.narrator_share,
+            most=settings.summary_ids,
+            bound=around.summaries,
+        )
         self._reads: asyncio.Task[None] | None = None
         self._moves: asyncio.Task[None] | None = None
 
@@ -103,6 +120,7 @@ class Reading:
             stack.push_async_callback(self._spill)
             stack.push_async_callback(self._stop_moving)
             stack.push_async_callback(self._stop_reading, why)
+            stack.push_async_callback(self.narrator.close)
 
     async def _stop_reading(self, why: ShadowError) -> None:
         """Finish the chunk in flight, and see every question ended."""

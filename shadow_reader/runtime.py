@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from shadow_reader.assembly import Parts
+from shadow_reader.config import NARRATE
 from shadow_reader.errors import AskTimeoutError, NotFoundError, ShutDownError
 from shadow_reader.events import types as t
 from shadow_reader.service import Service
@@ -25,6 +27,7 @@ from shadow_reader.shadow import jobs
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Rank
+from shadow_reader.shadow.narrator import Narrator, SummaryReply, Telling
 from shadow_reader.shadow.plan import When
 from shadow_reader.shadow.questions import Ask, Reply
 from shadow_reader.shadow.roster import Roster
@@ -41,6 +44,26 @@ from shadow_reader.shadow.status import (
 )
 
 LOAD_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary under way."""
+
+    narrator: Narrator
+    telling: Telling
+
+    def __aiter__(self) -> AsyncGenerator[str, None]:
+        """Its text, in pieces of whole characters, as it is written."""
+        return self.narrator.pieces(self.telling)
+
+    async def reply(self) -> SummaryReply:
+        """What became of it, once it is over.
+
+        Raises:
+            ShadowError: why nothing could be written.
+        """
+        return await asyncio.shield(self.telling.reply)
 
 
 class Runtime(Service):
@@ -154,6 +177,32 @@ class Runtime(Service):
             session, questions, wait=wait, position=position, timeout_s=timeout_s, asked_s=asked_s
         )
 
+    async def summary(
+        self, session: str, *, prompt: str = NARRATE, timeout_s: float | None = None
+    ) -> Summary:
+        """Begin a summary of the last thought of the session's last turn.
+
+        It is written while nobody else needs the device, in a turn within ``narrator_share``, and
+        ends when its turn does. Listen to its pieces: whoever stops ends it.
+
+        Raises:
+            InvalidInputError: there is no thought that has ended. NotFoundError: no such session.
+            BusyError: too many are written. ModelError: no model is loaded, or the profile has the
+            shadow off.
+        """
+        limit_s = self._running().line.limit(timeout_s)
+        await self._check_profile(session)
+        live = await self.sessions.spoken(session)
+        if live.tentative is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        narrator = (await self._reading()).narrator
+        if live.inflight and live.last is not None:
+            await asyncio.wait([live.last])  # what was said is committed, and read from then on
+        view = live.durable or live.tentative
+        return Summary(
+            narrator, narrator.begin(live.session, view, prompt=prompt, timeout_s=limit_s)
+        )
+
     async def wait_fresh(self, session: str, *, timeout_s: float | None = None) -> SessionStatus:
         """Wait until less than one chunk of the session is unread.
 
@@ -219,6 +268,7 @@ class Runtime(Service):
             limits=self.bounds.limits(),
             totals=totals(there, roster),
             router=parts.router.status() if parts.router is not None else None,
+            narrator=reading.narrator.status() if reading is not None else None,
             sessions=tuple(
                 session_status(live, live.durable, roster) for live in newest if live.durable
             ),

@@ -100,6 +100,8 @@ class Slot:
         """Something changed: a session was heard of, or the lease became free."""
         if self.reading is not None:
             self.reading.reader.wake(session)
+            if session:
+                self.reading.narrator.tell(session)
             if not self._released:
                 return  # nothing for the slot's own task
         self._changes.tell()

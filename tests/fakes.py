@@ -7,10 +7,12 @@ ids were read; everything else (grid, cap, checkpoints, rewinds, forks) follows 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import (
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Mapping,
     Sequence,
@@ -103,6 +105,33 @@ class FakeState:
     checkpoints: list[int] = field(default_factory=list)
 
 
+END = 258
+"""``<|im_end|>`` of ``fake_vocabulary``."""
+
+
+class FakeWriting:
+    """Writes what its engine says, byte by byte, and then the end of the message.
+
+    Attributes:
+        base: the ids that it stands on.
+    """
+
+    def __init__(self, engine: FakeEngine, session: str, base: Sequence[int], most: int) -> None:
+        self._engine, self._session, self.base = engine, session, tuple(base)
+        self._ids = [*engine.says.encode(), END][:most]
+        self.released = False
+
+    def next(self, count: int, stops: Collection[int]) -> tuple[int, ...]:
+        self._engine._begin("next", self._session)
+        assert not self.released
+        found = tuple(itertools.takewhile(lambda one: one not in stops, self._ids[:count]))
+        self._ids = self._ids[len(found) :] if len(found) == count else []
+        return found
+
+    def release(self) -> None:
+        self.released = True
+
+
 class FakeEngine:
     """Holds states like the real one; a page, a state, a checkpoint and a fork are one unit each.
 
@@ -111,6 +140,7 @@ class FakeEngine:
         before: called with (method, session) before anything happens; may raise or block.
         calls: (method, session) as they came.
         running: how many methods run at this moment.
+        says: what is written on forks. writings: every one that was begun.
         shares: a session at zero, or gone back, starts where another one stands or has a
             checkpoint; what they have in common still counts for each.
     """
@@ -125,6 +155,8 @@ class FakeEngine:
         self.restores: list[FakeRestore] = []
         self.peak = 0
         self.closed = 0
+        self.says = "It edits a file."
+        self.writings: list[FakeWriting] = []
 
     @property
     def identity(self) -> EngineIdentity:
@@ -188,6 +220,17 @@ class FakeEngine:
         assert line in (None, 0, len(state.read), *state.checkpoints)
         read = state.read if line is None else state.read.take(line)
         return self.answer_to([*read, *tail, *question], letters)
+
+    def write(
+        self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None
+    ) -> FakeWriting:
+        self._begin("write", session)
+        state = self.states.get(session) or FakeState()
+        assert line in (None, 0, len(state.read), *state.checkpoints)
+        read = state.read if line is None else state.read.take(line)
+        self._room(1)
+        self.writings.append(FakeWriting(self, session, [*read, *tail, *prompt], most))
+        return self.writings[-1]
 
     def digest(self, session: str) -> str:
         self._begin("digest", session)

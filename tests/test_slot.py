@@ -416,7 +416,8 @@ async def test_a_turn_without_a_profile_has_the_default_one(tmp_path: Path) -> N
     [
         ('[profiles.a.shadow]\nmode = "maybe"', "profiles.a.shadow.mode"),
         ('[profiles.a.shadow]\nrouter = "shadow"', "profiles.a.shadow"),
-        ('[profiles.a.shadow]\nnarrator = "on"', "profiles.a.shadow.narrator"),
+        ('[profiles.a.shadow]\nnarrator = "on"', "profiles.a.shadow"),
+        ('[profiles.a.shadow]\nnarrator = "loud"', "profiles.a.shadow.narrator"),
         ("[profiles.a.shadow]\nspeed = 3", "profiles.a.shadow.speed"),
         ("[profiles.a]\nvoice = 3", "profiles.a.voice"),
         ("profiles = 3", "profiles"),

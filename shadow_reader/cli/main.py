@@ -20,6 +20,7 @@ from shadow_reader.cli import (
     replay_ledger,
     serve,
     status,
+    summary,
 )
 from shadow_reader.cli.group import ShadowGroup
 from shadow_reader.cli.options import Invocation
@@ -38,6 +39,7 @@ app.command("serve", epilog=EXIT_CODES_HELP)(serve.serve)
 app.command("demo", epilog=EXIT_CODES_HELP)(demo.demo)
 app.command("feed", epilog=EXIT_CODES_HELP)(feed.feed)
 app.command("ask", epilog=EXIT_CODES_HELP)(ask.ask)
+app.command("summary", epilog=EXIT_CODES_HELP)(summary.summary)
 app.command("status", epilog=EXIT_CODES_HELP)(status.status)
 app.command("load", epilog=EXIT_CODES_HELP)(model.load)
 app.command("release", epilog=EXIT_CODES_HELP)(model.release)

@@ -56,6 +56,7 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "question": t.Question,
         "answer": t.Answer,
         "router.answer": t.RouterAnswer,
+        "summary": t.Summary,
         "question.ended": t.QuestionEnded,
         "engine.loaded": t.EngineLoaded,
         "engine.released": t.EngineReleased,
@@ -195,5 +196,5 @@ def _wrong_value(kind: str, name: str, value: object, error: type[ShadowError]) 
     return error(f"{kind} event: {name} cannot be {found}", kind=kind, field=name, found=found)
 
 
-def _holds_ids(event: t.Event) -> TypeGuard[t.Prompt | t.Output | t.Question]:
+def _holds_ids(event: t.Event) -> TypeGuard[t.Prompt | t.Output | t.Question | t.Summary]:
     return type(event) in _HAS_IDS

@@ -16,6 +16,9 @@ EndReason: TypeAlias = Literal["stop", "length", "abort", "error", "superseded",
 QuestionEnd: TypeAlias = Literal["cancelled", "timeout", "failed", "restart"]
 WindowName: TypeAlias = Literal["idle", "ration", "question"]
 DropReason: TypeAlias = Literal["cap", "failed"]
+SummaryEnd: TypeAlias = Literal[
+    "stop", "length", "cancelled", "turn ended", "replaced", "timeout", "failed"
+]
 HoldEnd: TypeAlias = Literal["released", "expired", "closed"]
 ReleaseReason: TypeAlias = Literal["asked", "failed"]
 
@@ -214,6 +217,24 @@ class RouterAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """The narrator wrote ``ids`` about the turn's thought, which ends at id ``about``, and why that
+    was all.
+
+    It wrote on top of the first ``position`` ids; ``behind`` more were known by then. ``lag_ms`` is
+    from its beginning to the first id, ``used_ms`` the device's time.
+    """
+
+    about: int
+    position: int
+    ids: Ids
+    reason: SummaryEnd
+    behind: int
+    lag_ms: float
+    used_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionEnded:
     """The question will get no answer."""
 
@@ -285,6 +306,7 @@ SessionEvent: TypeAlias = (
     | Question
     | Answer
     | RouterAnswer
+    | Summary
     | QuestionEnded
 )
 EngineEvent: TypeAlias = EngineLoaded | EngineReleased | HoldBegun | HoldEnded | EngineStopped

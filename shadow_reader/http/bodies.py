@@ -204,6 +204,14 @@ class AskManyBody(AboutBody):
     questions: Annotated[list[QuestionBody], Field(min_length=1)]
 
 
+class SummaryBody(Body):
+    """A summary of the last thought of a session's last turn; ``prompt`` is what is asked for."""
+
+    session: LineName
+    prompt: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+
 class RoundBody(Body):
     """An engine has paused in this turn."""
 

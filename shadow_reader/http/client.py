@@ -35,7 +35,7 @@ from shadow_reader.http.client_replies import (
     read_value,
     save,
 )
-from shadow_reader.http.replies import Replies
+from shadow_reader.http.replies import Replies, SummaryLine
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Ask, Reply
@@ -46,6 +46,7 @@ CONNECT_S: Final = 5.0
 REPLY_S: Final = 60.0
 FEED_WINDOW: Final = 1024
 
+_JSON: Final = {"Content-Type": "application/json"}
 _ASK: Final = "/v1/conductor/shadow/ask"
 _BROKEN: Final = (aiohttp.ClientError, OSError)
 
@@ -195,6 +196,19 @@ class ShadowClient:
         found = await self._call(Replies, "POST", f"{_ASK}/many", body, bounded=False)
         return found.replies
 
+    async def summary(
+        self, session: str, *, prompt: str | None = None, timeout_s: float | None = None
+    ) -> AsyncGenerator[SummaryLine, None]:
+        """A summary of the session's last thought as it is written; the last line has the reply.
+
+        Whoever stops reading ends it.
+        """
+        data = orjson.dumps(_given(session=session, prompt=prompt, timeout_s=timeout_s))
+        path = "/v1/conductor/shadow/summary"
+        async with self._open("POST", path, data=data, headers=_JSON) as reply:
+            async for line in lines_of(reply):
+                yield read_reply(SummaryLine, line)
+
     async def status(self) -> Status:
         """How the whole service stands."""
         return await self._call(Status, "GET", "/v1/conductor/shadow/status")
@@ -313,7 +327,7 @@ class ShadowClient:
         bounded: bool = True,
     ) -> T:
         data = None if body is None else orjson.dumps(body)
-        headers = {} if data is None else {"Content-Type": "application/json"}
+        headers = {} if data is None else _JSON
         limit_s = self._reply_s if bounded else None
         try:
             async with (

@@ -1,7 +1,7 @@
 """The journal over HTTP: queries as NDJSON, and what is appended as server-sent events.
 
 Law: entries are pulled as fast as the client takes them and never pile up here, so a slow client
-holds one block of lines; one that takes nothing for ``STALL_S`` is cut off.
+holds one block of lines (see ``streaming``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.types import Entry, Event
 from shadow_reader.http.api import EVENT_STREAM, NDJSON, Api, query_of
 from shadow_reader.http.bodies import MAX_SEQ, EntryFilter, JournalQuery, StreamQuery
-from shadow_reader.http.errors import StalledError, cut_on_error
+from shadow_reader.http.errors import cut_on_error
+from shadow_reader.http.streaming import begin_stream, write_block
 
 BLOCK_BYTES: Final = 64 * 1024
 GATHER_S: Final = 0.02
@@ -30,8 +31,6 @@ from the journal together."""
 
 BEAT_S: Final = 15.0
 """A stream that has nothing to say says so this often."""
-
-STALL_S: Final = 60.0
 
 _RENAMED: Final = {"kind": "question_kind"}
 """A field of an event that would hide a column of the row."""
@@ -80,14 +79,14 @@ async def get_journal(api: Api, request: web.Request) -> web.StreamResponse:
     async with aclosing(_blocks(entries, line)) as blocks:
         async with api.closing.interruptible():
             first = await anext(blocks, b"")  # what goes wrong until here gets its error body
-        response = await _begin(request, NDJSON)
+        response = await begin_stream(request, NDJSON)
         if request.method == hdrs.METH_HEAD:
             return response
         with cut_on_error(request):
             async with api.closing.interruptible():
-                await _write(response, first)
+                await write_block(response, first)
                 async for block in blocks:
-                    await _write(response, block)
+                    await write_block(response, block)
             await response.write_eof()
     return response
 
@@ -97,7 +96,7 @@ async def get_journal_stream(api: Api, request: web.Request) -> web.StreamRespon
     query = query_of(request, StreamQuery)
     after = _begin_after(api, request, query)
     with api.streams.one():
-        response = await _begin(request, EVENT_STREAM)
+        response = await begin_stream(request, EVENT_STREAM)
         if request.method == hdrs.METH_HEAD:
             return response
         with cut_on_error(request):
@@ -123,7 +122,7 @@ async def _follow(
         kind = kind_of(entry.event).encode()
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (entry.seq, kind, row)
 
-    await _write(response, b": from %d\n\n" % after)
+    await write_block(response, b": from %d\n\n" % after)
     beat = loop.time() + BEAT_S
     while True:
         newest = api.runtime.journal.stats().last_seq
@@ -131,7 +130,7 @@ async def _follow(
             entries = api.runtime.journal_entries(**_filters(query), after=seen)
             async with aclosing(_blocks(entries, event)) as blocks:
                 async for block in blocks:
-                    await _write(response, block)
+                    await write_block(response, block)
                     beat = loop.time() + BEAT_S
             seen = max(seen, newest)
             await asyncio.sleep(GATHER_S)
@@ -142,7 +141,7 @@ async def _follow(
                 async with asyncio.timeout_at(beat):
                     await api.runtime.changes.next()
         if loop.time() >= beat:
-            await _write(response, b": beat\n\n")
+            await write_block(response, b": beat\n\n")
             beat = loop.time() + BEAT_S
 
 
@@ -183,27 +182,6 @@ def _filters(query: EntryFilter) -> dict[str, Any]:
         "since": query.since,
         "until": query.until,
     }
-
-
-async def _begin(request: web.Request, media: str) -> web.StreamResponse:
-    response = web.StreamResponse(
-        headers={hdrs.CONTENT_TYPE: media, hdrs.CACHE_CONTROL: "no-store"}
-    )
-    await response.prepare(request)
-    return response
-
-
-async def _write(response: web.StreamResponse, block: bytes) -> None:
-    """Write, and wait until the client has taken most of it.
-
-    Raises:
-        StalledError: it took nothing for ``STALL_S``.
-    """
-    try:
-        async with asyncio.timeout(STALL_S):
-            await response.write(block)
-    except TimeoutError:
-        raise StalledError(f"the client took nothing for {STALL_S:g} s", limit=STALL_S) from None
 
 
 def _begin_after(api: Api, request: web.Request, query: StreamQuery) -> int:

@@ -153,6 +153,8 @@ def _questions(tally: Tally) -> Iterator[Metric]:
     yield _counter("questions_answered", "Answers journaled.", tally.events[t.Answer])
     ended = _named(tally.questions_ended)
     yield _counter("questions_ended", "Questions without an answer.", ended, ("reason",))
+    yield _counter("summaries", "Summaries written.", _named(tally.summaries), ("reason",))
+    yield _counter("summary_ids", "Ids of summaries.", tally.summary_ids)
     yield _counter(
         "router_answers",
         "Answers to the router's question, by whether the router's class is the same.",

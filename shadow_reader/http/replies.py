@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from shadow_reader.events.journal import SessionRow
+from shadow_reader.shadow.narrator import SummaryReply
 from shadow_reader.shadow.questions import Reply
 
 
@@ -57,6 +58,14 @@ class Replies:
     """The answers to questions that were asked together, in their order."""
 
     replies: tuple[Reply, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine:
+    """A line of a summary: a piece of its text; at its end none, and what became of it."""
+
+    text: str
+    reply: SummaryReply | None = None
 
 
 class EntryRow(BaseModel):

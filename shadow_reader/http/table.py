@@ -42,6 +42,7 @@ from shadow_reader.http.bodies import (
     SessionQuery,
     SessionsQuery,
     StreamQuery,
+    SummaryBody,
 )
 from shadow_reader.http.errors import SlowBodyError
 from shadow_reader.http.feed import post_feed
@@ -54,7 +55,9 @@ from shadow_reader.http.replies import (
     Readiness,
     Replies,
     SessionPage,
+    SummaryLine,
 )
+from shadow_reader.http.summary_route import post_summary
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.questions import Reply
@@ -189,6 +192,16 @@ ROUTES: Final = (
         "Typed questions about a session, all of which are asked or none",
         answer=Replies,
         body=AskManyBody,
+        errors=_ASKS,
+    ),
+    Route(
+        "POST",
+        f"{_CONDUCTOR}/summary",
+        post_summary,
+        "A summary of the session's last thought, as it is written",
+        answer=SummaryLine,
+        media=NDJSON,
+        body=SummaryBody,
         errors=_ASKS,
     ),
     Route(

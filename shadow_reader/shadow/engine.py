@@ -7,7 +7,7 @@ nothing of the journal, of turns or of time: it is told ids and says what it did
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
@@ -167,6 +167,19 @@ class Restore(Protocol):
         ...
 
 
+class Writing(Protocol):
+    """Ids that the model writes on a fork; what it stands on is held until ``release``."""
+
+    def next(self, count: int, stops: Collection[int]) -> tuple[int, ...]:
+        """Write so many ids, or up to one of ``stops``, which is not among them; fewer than
+        ``count``: it is over."""
+        ...
+
+    def release(self) -> None:
+        """Let go of everything. May be called again."""
+        ...
+
+
 class Engine(Protocol):
     """Holds session states on the grid. A session it does not know stands at position 0."""
 
@@ -235,6 +248,16 @@ class Engine(Protocol):
 
         Raises:
             OutOfRoomError: the fork would pass the cap.
+        """
+        ...
+
+    def write(
+        self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None
+    ) -> Writing:
+        """Begin to write at most ``most`` ids after tail + prompt; ``line`` as in ``ask``.
+
+        Raises:
+            OutOfRoomError: its rows and state would pass the cap.
         """
         ...
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -63,6 +63,7 @@ class Reader:
 
     Attributes:
         died: it stopped of an error of ours, and what it left may be wrong.
+        guest: does something in each round that an engine calls, after the reader.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Reader:
         self._starved_last = False
         self._closing = False
         self.died = False
+        self.guest: Callable[[], Awaitable[None]] | None = None
         self._on_free = self.wake
         lease.on_free(self._on_free)
 
@@ -119,6 +121,8 @@ class Reader:
             await opened.closed.wait()
         else:
             self.rounds.dismiss(opened)
+        if self.guest is not None:
+            await self.guest()
         return opened
 
     def cost_s(self, position: int) -> float | None:
@@ -162,6 +166,22 @@ class Reader:
                     return
                 check_read(session, live.tentative, self._sessions.limits)
             # No await between the look and the wait; whatever makes it fresh tells us.
+            await self._moved.wait()
+        raise ShutDownError("the reader has stopped")
+
+    async def wait_read(self, session: str, position: int) -> None:
+        """Wait until the line's state has read every whole chunk of its first ``position`` ids.
+
+        Raises:
+            NotFoundError: the line is gone. ShutDownError: the reader stopped.
+        """
+        while not self._closing:
+            view = self.roster.known(session)
+            if view is None:
+                raise NotFoundError(f"no session {session!r}", field="session", found=session)
+            aligned = self.roster.notes(session).aligned_turns == view.turns
+            if aligned and self.roster.committed(session) >= position // self._grid * self._grid:
+                return
             await self._moved.wait()
         raise ShutDownError("the reader has stopped")
 

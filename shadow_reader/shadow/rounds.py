@@ -70,6 +70,11 @@ class Rounds:
             self._piece_came = self._windows.streamed and self._windows.share > 0
 
     @property
+    def called(self) -> bool:
+        """Whether the engine of a turn that decodes calls its rounds."""
+        return bool(self._calling & self.ration.accounts.keys())
+
+    @property
     def is_open(self) -> bool:
         """Whether a round is open."""
         streams = self._piece_came and not self._calling & self.ration.accounts.keys()

@@ -26,6 +26,7 @@ from shadow_reader.shadow.memory import Memory, Trail, chunk_bytes
 from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from shadow_reader.shadow.pool import Page
 from shadow_reader.shadow.standing import Checkpoint, Standing, chained, digest_of
+from shadow_reader.shadow.writing import WritingFork
 
 
 class SessionState:
@@ -180,6 +181,17 @@ class SessionState:
         scratch = self._rows_bytes(len(ids), base) + self._memory.state_bytes
         with self._memory.account.hold(scratch, f"a fork of {len(ids)} ids"):
             yield self._forward(base, ids.array())
+
+    def write(self, ids: Ids, *, most: int, line: int | None = None) -> WritingFork:
+        """Write above ``ids`` (at least one) above the rows of a line; ``line`` as in ``fork``.
+
+        Raises:
+            OutOfRoomError: its rows and state would pass the cap.
+        """
+        base = self._now if line is None else self._at(line)
+        return WritingFork(
+            self._model, self._memory, base, ids=ids, most=most, row_bytes=self._row_bytes
+        )
 
     def digest(self, *, recompute: bool = False) -> str:
         """The state digest at the committed grid line.

@@ -14,6 +14,7 @@ from shadow_reader.events.view import MAX_CUTS, AnswerView, SessionView
 from shadow_reader.shadow.engine import Engine, EngineIdentity, EngineStats
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.lease import LeaseStatus
+from shadow_reader.shadow.narrator import NarratorStatus
 from shadow_reader.shadow.roster import Roster
 from shadow_reader.shadow.rounds import Rounds
 from shadow_reader.shadow.router import RouterStatus
@@ -163,6 +164,7 @@ class Status:
         snapshots: as of the last one written, read or removed; None without a model or a disk.
         totals: over all live sessions.
         router: what became of the router's questions; None where no profile has them.
+        narrator: None while no model is loaded.
         sessions: those heard of last, newest first, at most ``status_sessions``.
     """
 
@@ -178,6 +180,7 @@ class Status:
     limits: tuple[Limit, ...]
     totals: Totals
     router: RouterStatus | None
+    narrator: NarratorStatus | None
     sessions: tuple[SessionStatus, ...]
 
 

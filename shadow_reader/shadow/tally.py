@@ -63,6 +63,7 @@ class Tally:
         refused: snapshots that were not used.
         dropped: states let go and not spilled, by reason.
         questions_ended: questions without an answer, by reason.
+        summaries: of the narrator, by why they ended; summary_ids: that it wrote.
         router_answers: answers to the router's question, by whether they agree with its class.
         lag_s, forward_s: of answers: from asking to answering, and the forward alone.
     """
@@ -86,6 +87,8 @@ class Tally:
     refused: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: _zeros(t.DropReason))
     questions_ended: dict[str, int] = field(default_factory=lambda: _zeros(t.QuestionEnd))
+    summaries: dict[str, int] = field(default_factory=lambda: _zeros(t.SummaryEnd))
+    summary_ids: int = 0
     router_answers: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(AGREEMENT.values(), 0)
     )
@@ -120,6 +123,9 @@ class Tally:
             case t.Answer():
                 self.lag_s.observe(event.lag_ms / 1000)
                 self.forward_s.observe(event.forward_ms / 1000)
+            case t.Summary():
+                self.summaries[event.reason] += 1
+                self.summary_ids += len(event.ids)
             case t.RouterAnswer():
                 self.router_answers[AGREEMENT[event.agree]] += 1
             case t.QuestionEnded():

@@ -44,6 +44,7 @@ from shadow_reader.shadow.snapshot_rules import (
 from shadow_reader.shadow.spill import PinnedState
 from shadow_reader.shadow.standing import Standing
 from shadow_reader.shadow.state import SessionState
+from shadow_reader.shadow.writing import WritingFork
 
 
 class TorchEngine:
@@ -169,6 +170,18 @@ class TorchEngine:
         if not all(math.isfinite(p) for p in found):
             raise ModelError(f"{model.name} gives no finite logits", model=model.name)
         return tuple(found)
+
+    @torch.inference_mode()
+    def write(
+        self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None
+    ) -> WritingFork:
+        """Begin to write on a fork; see ``Engine``.
+
+        Raises:
+            OutOfRoomError: its rows and state would pass the cap.
+        """
+        with self._memory.room("writing"):
+            return self._state(session).write(Ids.of([*tail, *prompt]), most=most, line=line)
 
     @torch.inference_mode()
     def digest(self, session: str) -> str:

@@ -124,7 +124,8 @@ class Stuck(ShadowClient):
         slot = SlotStatus("failed", "", None, None)
         windows = WindowsStatus((), "off", "", 0.0, ())
         return Status(
-            state, "a bug of ours", 0.0, slot, None, stats, None, lease, windows, (), sums, None, ()
+            *(state, "a bug of ours", 0.0, slot, None, stats, None, lease),
+            *(windows, (), sums, None, None, ()),
         )
 
 

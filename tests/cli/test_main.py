@@ -66,7 +66,7 @@ def test_the_version_is_the_installed_one() -> None:
         (["status", "--nothing"], "no such option: --nothing"),
         (["--nothing"], "no such option: --nothing"),
         (["feed"], "missing argument 'file'"),
-        (["ask", "s"], "missing argument 'question'"),
+        (["ask", "s"], "give a question and its choices"),
         (["feed", "x", "--pace", "-1"], "'--pace'"),
         (["ask", "s", "q", "-c", "a", "--wait", "later"], "'later' is not one of"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from shadow_reader.errors import SnapshotError
+from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor, Span
 from shadow_reader.events.view import MAX_CHECKPOINTS
@@ -16,6 +16,7 @@ from shadow_reader.shadow.engine import (
     Pinned,
     Restore,
     StateStats,
+    Writing,
 )
 
 GRID = 64
@@ -83,6 +84,11 @@ class FakeEngine:
         self._pass()
         rest = 0.5 / (len(letters) - 1)
         return (0.5, *(rest for _ in letters[1:]))
+
+    def write(
+        self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None
+    ) -> Writing:
+        raise OutOfRoomError("this engine does not write")
 
     def digest(self, session: str) -> str:
         self._pass()

@@ -17,7 +17,7 @@ from shadow_reader.errors import JournalError, UnknownEventError
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.ids import Ids
-from shadow_reader.http import journal_routes
+from shadow_reader.http import journal_routes, streaming
 from shadow_reader.http.journal_routes import entry_row
 from tests.http_api.serving import PATIENCE_S, Served, lines, until
 
@@ -241,7 +241,7 @@ async def test_a_stream_ends_with_its_client(filled: Served) -> None:
 async def test_a_client_that_takes_nothing_is_cut_off_and_pulls_nothing(
     filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_routes, "STALL_S", 0.2)
+    monkeypatch.setattr(streaming, "STALL_S", 0.2)
     pulled, ended = 0, asyncio.Event()
     entry = t.Entry(1.0, "s", "t", t.Output(0, Ids.of(range(1000))), 1)
 

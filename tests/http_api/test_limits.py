@@ -52,7 +52,7 @@ async def test_the_status_shows_every_bound_by_its_setting(asking: Served) -> No
             *("requests", "streams", "exports", "erasures", "bodies_bytes", "sessions"),
             *("pending_events", "pending_bytes", "open_questions"),
             "branches",
-            "holds",
+            *("holds", "summaries"),
         )
     }
     assert {name for name, (used, _) in found.items() if used} == {"requests"}

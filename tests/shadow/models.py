@@ -151,7 +151,10 @@ class Fake(Watched):
 
     def logits(self, hidden: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
         self.trip("logits")
-        assert ids is not None
+        if ids is None:  # the whole head: one text id is the likeliest, another one each time
+            found = torch.zeros(len(hidden), self.config.vocab)
+            found[:, int(abs(float(hidden.sum())) * 1e6) % 95 + 32] = 1.0
+            return found
         return hidden.sum() * torch.linspace(-1, 1, len(ids)).expand(len(hidden), -1)
 
 

@@ -144,6 +144,18 @@ class CostEngine:
         self.owed_s += self._chunk_s
         return (1 / len(letters),) * len(letters)
 
+    def write(
+        self,
+        session: str,  # noqa: ARG002
+        *,
+        tail: Ids,  # noqa: ARG002
+        prompt: Ids,  # noqa: ARG002
+        most: int,  # noqa: ARG002
+        line: int | None = None,  # noqa: ARG002
+    ) -> NoReturn:
+        """See ``Engine.write``: there is nothing to be said."""
+        raise OutOfRoomError("a cost model writes nothing")
+
     def digest(self, session: str) -> str:  # noqa: ARG002
         """See ``Engine.digest``."""
         return "0" * 16
