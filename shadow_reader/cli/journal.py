@@ -83,8 +83,8 @@ def list_entries(
         turn=turn,
         kinds=tuple(kind or ()),
         after=after,
-        since=_moment(since, "since"),
-        until=_moment(until, "until"),
+        since=moment(since, "since"),
+        until=moment(until, "until"),
         limit=limit,
         newest_first=newest_first,
     )
@@ -242,7 +242,7 @@ def _time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _moment(text: str | None, name: str) -> float | None:
+def moment(text: str | None, name: str) -> float | None:
     """Unix seconds of a time that a person wrote; without a zone it is the local one."""
     if text is None:
         return None

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from shadow_reader.errors import InvalidInputError
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.journal import SessionRow
+from shadow_reader.events.rows import entry_row
 from shadow_reader.http.client import ShadowClient
-from shadow_reader.http.journal_routes import entry_row
 from shadow_reader.store.reader import JournalReader
 
 Row = dict[str, Any]

@@ -14,6 +14,7 @@ from shadow_reader.cli import (
     import_records,
     journal,
     journal_prune,
+    journal_query,
     journal_share,
     model,
     rebuild,
@@ -43,6 +44,8 @@ app.command("summary", epilog=EXIT_CODES_HELP)(summary.summary)
 app.command("status", epilog=EXIT_CODES_HELP)(status.status)
 app.command("load", epilog=EXIT_CODES_HELP)(model.load)
 app.command("release", epilog=EXIT_CODES_HELP)(model.release)
+journal.app.command("query", epilog=EXIT_CODES_HELP)(journal_query.query)
+journal.app.command("schema", epilog=EXIT_CODES_HELP)(journal_query.schema)
 journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
 journal.app.command("share", epilog=EXIT_CODES_HELP)(journal_share.share)
 app.add_typer(journal.app, name="journal")

@@ -6,7 +6,7 @@ checked here only for being a list; each id is checked once, where it becomes ``
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeGuard
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeGuard
 
 from pydantic import (
     AfterValidator,
@@ -311,6 +311,24 @@ class EntryFilter(Query):
 class JournalQuery(EntryFilter):
     """A query of the journal."""
 
+    after: Seq = 0
+    limit: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
+    order: Literal["asc", "desc"] = "asc"
+
+
+class RowsQuery(EntryFilter):
+    """A query of the journal by conditions on its rows.
+
+    Attributes:
+        where: conditions, ``FIELD OP VALUE`` each, a parameter each; all must hold.
+        by: group the rows by a field; of: and sum up another one's numbers.
+    """
+
+    WHOLE: ClassVar = frozenset({"where"})
+
+    where: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=32)] = ()
+    by: Annotated[str, Field(max_length=100)] | None = None
+    of: Annotated[str, Field(max_length=100)] | None = None
     after: Seq = 0
     limit: Annotated[int, Field(ge=1, le=MAX_SEQ)] | None = None
     order: Literal["asc", "desc"] = "asc"

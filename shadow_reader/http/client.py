@@ -254,6 +254,15 @@ class ShadowClient:
             async for line in lines_of(reply):
                 yield read_object(line)
 
+    async def query(
+        self, *, where: Sequence[str] = (), **asked: object
+    ) -> AsyncGenerator[Body, None]:
+        """Flat rows that meet conditions, or groups of them; see ``events.queries.RowQuery``."""
+        params = [*_query(**asked).items(), *(("where", one) for one in where)]
+        async with self._open("GET", "/v1/journal/query", params=params) as reply:
+            async for line in lines_of(reply):
+                yield read_object(line)
+
     async def sessions(self, *, page: int = 1000) -> AsyncGenerator[SessionRow, None]:
         """The journal's sessions by name, fetched a page at a time."""
         after: str | None = ""

@@ -7,22 +7,24 @@ holds one block of lines (see ``streaming``).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import orjson
 from aiohttp import hdrs, web
 
 from shadow_reader.errors import InvalidInputError, ShutDownError
-from shadow_reader.events.codec import KINDS, kind_of
-from shadow_reader.events.ids import Ids
-from shadow_reader.events.types import Entry, Event
+from shadow_reader.events.codec import kind_of
+from shadow_reader.events.queries import RowQuery
+from shadow_reader.events.rows import Row, entry_row
+from shadow_reader.events.types import Entry
 from shadow_reader.http.api import EVENT_STREAM, NDJSON, Api, query_of
-from shadow_reader.http.bodies import MAX_SEQ, EntryFilter, JournalQuery, StreamQuery
+from shadow_reader.http.bodies import MAX_SEQ, EntryFilter, JournalQuery, RowsQuery, StreamQuery
 from shadow_reader.http.errors import cut_on_error
 from shadow_reader.http.streaming import begin_stream, write_block
+
+T = TypeVar("T")
 
 BLOCK_BYTES: Final = 64 * 1024
 GATHER_S: Final = 0.02
@@ -31,35 +33,6 @@ from the journal together."""
 
 BEAT_S: Final = 15.0
 """A stream that has nothing to say says so this often."""
-
-_RENAMED: Final = {"kind": "question_kind"}
-"""A field of an event that would hide a column of the row."""
-
-_FIELDS: Final[dict[type[Event], tuple[tuple[str, str], ...]]] = {
-    cls: tuple((f.name, _RENAMED.get(f.name, f.name)) for f in dataclasses.fields(cls))
-    for cls in KINDS.values()
-}
-
-
-def entry_row(entry: Entry, *, with_ids: bool) -> dict[str, Any]:
-    """An entry as one flat JSON object: the journal's columns, then the event's own fields.
-
-    Token ids become a list, or only ``{"count": n}`` when ``with_ids`` is False. A question's own
-    kind is ``question_kind``, since ``kind`` is the event's.
-    """
-    row: dict[str, Any] = {
-        "seq": entry.seq,
-        "at": entry.at,
-        "session": entry.session,
-        "turn": entry.turn,
-        "kind": kind_of(entry.event),
-    }
-    for name, shown in _FIELDS[type(entry.event)]:
-        value = getattr(entry.event, name)
-        if isinstance(value, Ids):
-            value = value.array().tolist() if with_ids else {"count": len(value)}
-        row[shown] = value
-    return row
 
 
 async def get_journal(api: Api, request: web.Request) -> web.StreamResponse:
@@ -76,7 +49,14 @@ async def get_journal(api: Api, request: web.Request) -> web.StreamResponse:
         limit=query.limit,
         newest_first=query.order == "desc",
     )
-    async with aclosing(_blocks(entries, line)) as blocks:
+    return await _lines(api, request, entries, line)
+
+
+async def _lines(
+    api: Api, request: web.Request, found: AsyncIterator[T], line: Callable[[T], bytes]
+) -> web.StreamResponse:
+    """What was found, a line each, as fast as the client takes it."""
+    async with aclosing(_blocks(found, line)) as blocks:
         async with api.closing.interruptible():
             first = await anext(blocks, b"")  # what goes wrong until here gets its error body
         response = await begin_stream(request, NDJSON)
@@ -89,6 +69,30 @@ async def get_journal(api: Api, request: web.Request) -> web.StreamResponse:
                     await write_block(response, block)
             await response.write_eof()
     return response
+
+
+async def get_rows(api: Api, request: web.Request) -> web.StreamResponse:
+    """Flat rows that meet conditions, or groups of them, a line each."""
+    asked = query_of(request, RowsQuery)
+    query = RowQuery(
+        kinds=asked.kind,
+        where=asked.where,
+        session=asked.session,
+        turn=asked.turn,
+        since=asked.since,
+        until=asked.until,
+        limit=asked.limit,
+        newest_first=asked.order == "desc",
+        by=asked.by,
+        of=asked.of,
+        ids=asked.ids,
+        seen=asked.after,
+    )
+    return await _lines(api, request, query.rows(api.runtime.journal_entries), _row_line)
+
+
+def _row_line(row: Row) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 async def get_journal_stream(api: Api, request: web.Request) -> web.StreamResponse:
@@ -146,7 +150,7 @@ async def _follow(
 
 
 async def _blocks(
-    entries: AsyncIterator[Entry], encode: Callable[[Entry], bytes]
+    entries: AsyncIterator[T], encode: Callable[[T], bytes]
 ) -> AsyncGenerator[bytes, None]:
     """The entries' bytes in blocks of about ``BLOCK_BYTES``; the last may be smaller."""
     parts: list[bytes] = []
@@ -165,7 +169,7 @@ async def _blocks(
 
 
 @asynccontextmanager
-async def _closed_after(entries: AsyncIterator[Entry]) -> AsyncIterator[None]:
+async def _closed_after(entries: AsyncIterator[Any]) -> AsyncIterator[None]:
     """Whatever a query holds open is let go at once, not when the collector comes by."""
     try:
         yield

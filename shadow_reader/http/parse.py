@@ -92,7 +92,8 @@ def parse_message(adapter: TypeAdapter[Message], value: Mapping[str, Any]) -> Me
 
 
 def parse_query(model: type[Model], query: MultiMapping[str]) -> Model:
-    """A query string as its model; fields that are tuples may be repeated or hold commas.
+    """A query string as its model; fields that are tuples may be repeated, or hold commas but for
+    those that the model calls ``WHOLE``.
 
     Raises:
         InvalidInputError: an unknown, repeated or malformed parameter.
@@ -102,7 +103,8 @@ def parse_query(model: type[Model], query: MultiMapping[str]) -> Model:
         given = query.getall(name)
         field = model.model_fields.get(name)
         if field is not None and isinstance(field.default, tuple):
-            values[name] = tuple(part for text in given for part in text.split(","))
+            whole = name in getattr(model, "WHOLE", ())
+            values[name] = tuple(p for t in given for p in ([t] if whole else t.split(",")))
         elif len(given) > 1:
             raise InvalidInputError(
                 f"{name} is given {len(given)} times", field=name, found=len(given), limit=1

@@ -84,6 +84,12 @@ class EntryRow(BaseModel):
     kind: str
 
 
+class QueryRow(BaseModel):
+    """A flat row, or a group of them: the fields are the kinds' own, or the groups'."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """The process lives and its event loop turns."""

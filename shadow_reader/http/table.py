@@ -39,6 +39,7 @@ from shadow_reader.http.bodies import (
     PromptBody,
     ReleaseBody,
     RoundBody,
+    RowsQuery,
     SessionQuery,
     SessionsQuery,
     StreamQuery,
@@ -46,12 +47,13 @@ from shadow_reader.http.bodies import (
 )
 from shadow_reader.http.errors import SlowBodyError
 from shadow_reader.http.feed import post_feed
-from shadow_reader.http.journal_routes import get_journal, get_journal_stream
+from shadow_reader.http.journal_routes import get_journal, get_journal_stream, get_rows
 from shadow_reader.http.metrics import MEDIA, get_metrics
 from shadow_reader.http.replies import (
     EntryRow,
     FeedReply,
     Health,
+    QueryRow,
     Readiness,
     Replies,
     SessionPage,
@@ -272,6 +274,16 @@ ROUTES: Final = (
         answer=EntryRow,
         media=NDJSON,
         query=JournalQuery,
+        errors=(InvalidInputError, JournalError, ShutDownError),
+    ),
+    Route(
+        "GET",
+        "/v1/journal/query",
+        get_rows,
+        "Flat rows of the journal that meet conditions, or groups of them, a line each",
+        answer=QueryRow,
+        media=NDJSON,
+        query=RowsQuery,
         errors=(InvalidInputError, JournalError, ShutDownError),
     ),
     Route(

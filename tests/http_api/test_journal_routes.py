@@ -17,8 +17,8 @@ from shadow_reader.errors import JournalError, UnknownEventError
 from shadow_reader.events import types as t
 from shadow_reader.events.codec import KINDS
 from shadow_reader.events.ids import Ids
+from shadow_reader.events.rows import entry_row
 from shadow_reader.http import journal_routes, streaming
-from shadow_reader.http.journal_routes import entry_row
 from tests.http_api.serving import PATIENCE_S, Served, lines, until
 
 COLUMNS = {"seq", "at", "session", "turn", "kind"}
