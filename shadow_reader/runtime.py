@@ -117,6 +117,14 @@ class Runtime(Service):
         """The turn ends; ``produced`` is the engine's own count of output ids."""
         return await (await self.sessions.end(session, turn, reason=reason, produced=produced))
 
+    async def label(self, session: str, labels: Sequence[t.Label]) -> Accepted:
+        """Journal what is right of the session, for learned questions and for comparing.
+
+        Raises:
+            NotFoundError: no such session. InvalidInputError: a label that is none; none is taken.
+        """
+        return await (await self.sessions.labels(session, labels))
+
     async def erase(self, session: str) -> Erased:
         """Remove the session: events, ids and state. Once begun it goes through to the end.
 

@@ -16,6 +16,7 @@ from shadow_reader.cli import (
     journal_prune,
     journal_query,
     journal_share,
+    label,
     model,
     rebuild,
     replay_ledger,
@@ -40,6 +41,7 @@ app.command("serve", epilog=EXIT_CODES_HELP)(serve.serve)
 app.command("demo", epilog=EXIT_CODES_HELP)(demo.demo)
 app.command("feed", epilog=EXIT_CODES_HELP)(feed.feed)
 app.command("ask", epilog=EXIT_CODES_HELP)(ask.ask)
+app.command("label", epilog=EXIT_CODES_HELP)(label.label)
 app.command("summary", epilog=EXIT_CODES_HELP)(summary.summary)
 app.command("status", epilog=EXIT_CODES_HELP)(status.status)
 app.command("load", epilog=EXIT_CODES_HELP)(model.load)

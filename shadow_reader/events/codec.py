@@ -55,6 +55,7 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "dropped": t.Dropped,
         "question": t.Question,
         "answer": t.Answer,
+        "label": t.Label,
         "router.answer": t.RouterAnswer,
         "summary": t.Summary,
         "question.ended": t.QuestionEnded,

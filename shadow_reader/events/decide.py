@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from shadow_reader.errors import (
     BusyError,
@@ -22,6 +23,8 @@ from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
 
+MAX_LABELS: Final = 1000
+"""Labels of one message."""
 MAX_NAME_LENGTH = 200
 DEFAULT_PROFILE = "default"
 """The profile of a turn that names none, where the settings have it."""
@@ -226,6 +229,42 @@ def of_several(index: int, count: int) -> Iterator[None]:
             raise
         facts = {**error.details, "question": index}
         raise type(error)(f"questions[{index}]: {error.message}", **facts) from error
+
+
+def decide_labels(view: SessionView, labels: Sequence[t.Label]) -> tuple[t.Label, ...]:
+    """Labels may be given, all or none.
+
+    Raises:
+        InvalidInputError: none or too many; a name, value or source that is none; a position
+            beyond the known ids. Of several labels ``index`` says which one it is.
+    """
+    if not 1 <= len(labels) <= MAX_LABELS:
+        raise InvalidInputError(
+            f"labels must be 1 to {MAX_LABELS}, not {len(labels)}",
+            field="labels",
+            found=len(labels),
+            limit=MAX_LABELS,
+        )
+    known = len(view.known)
+    for index, label in enumerate(labels):
+        for field_name in ("name", "value", "source"):
+            text = getattr(label, field_name)
+            if text or field_name != "source":
+                try:
+                    check_name(text, field=field_name)
+                except InvalidInputError as error:
+                    facts = {**error.details, "index": index}
+                    raise InvalidInputError(f"labels[{index}]: {error.message}", **facts) from error
+        if not 0 <= label.position <= known:
+            raise InvalidInputError(
+                f"labels[{index}]: position must be 0 to {known}, the ids known of the session, "
+                f"not {label.position}",
+                field="position",
+                index=index,
+                found=label.position,
+                limit=known,
+            )
+    return tuple(labels)
 
 
 def _check_question(view: SessionView, question: t.Question, limits: Limits) -> None:

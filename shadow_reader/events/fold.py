@@ -97,7 +97,7 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
             return view  # what the device holds is not the journal's to say
         case t.Question() | t.Answer() | t.QuestionEnded():
             return _fold_question(view, draft, event)
-        case t.RouterAnswer() | t.Summary():
+        case t.Label() | t.RouterAnswer() | t.Summary():
             return view  # the view is of what was served and read
         case t.SessionOpened() | t.SessionErased():
             raise AssertionError("handled by fold()")

@@ -195,6 +195,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Label:
+    """Somebody says what is right: of the first ``position`` ids, ``name`` is ``value``.
+
+    ``source`` says who said so. Said again of the same name and position, the newest counts.
+    """
+
+    name: str
+    position: int
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class RouterAnswer:
     """What the shadow says of a turn, beside what the server's own router made of it.
 
@@ -305,6 +318,7 @@ SessionEvent: TypeAlias = (
     | Dropped
     | Question
     | Answer
+    | Label
     | RouterAnswer
     | Summary
     | QuestionEnded

@@ -204,6 +204,22 @@ class AskManyBody(AboutBody):
     questions: Annotated[list[QuestionBody], Field(min_length=1)]
 
 
+class LabelBody(Body):
+    """Of the first ``position`` ids, ``name`` is ``value``; ``source`` says who said so."""
+
+    name: Name
+    position: Count
+    value: Name
+    source: Annotated[str, Field(max_length=MAX_NAME_LENGTH)] = ""
+
+
+class LabelsBody(Body):
+    """Labels of one session, all of which are taken or none."""
+
+    session: LineName
+    labels: list[LabelBody]
+
+
 class SummaryBody(Body):
     """A summary of the last thought of a session's last turn; ``prompt`` is what is asked for."""
 

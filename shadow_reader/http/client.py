@@ -22,6 +22,7 @@ from yarl import URL
 
 from shadow_reader.errors import SettingsError, UnreachableError
 from shadow_reader.events.journal import SessionRow
+from shadow_reader.events.types import Label
 from shadow_reader.http.client_feed import FeedBody, FeedReply
 from shadow_reader.http.client_replies import (
     Body,
@@ -208,6 +209,11 @@ class ShadowClient:
         async with self._open("POST", path, data=data, headers=_JSON) as reply:
             async for line in lines_of(reply):
                 yield read_reply(SummaryLine, line)
+
+    async def label(self, session: str, labels: Sequence[Label]) -> Accepted:
+        """What is right of a session: all labels are taken or none."""
+        body = {"session": session, "labels": list(labels)}
+        return await self._call(Accepted, "POST", "/v1/labels", body)
 
     async def status(self) -> Status:
         """How the whole service stands."""

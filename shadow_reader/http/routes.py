@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from shadow_reader.events import types as t
 from shadow_reader.http.api import BINARY, JSON, Api, body_of, json_response, name_in_path, query_of
 from shadow_reader.http.bodies import (
     AskBody,
@@ -16,6 +17,7 @@ from shadow_reader.http.bodies import (
     EndHoldBody,
     FirstTokenBody,
     HoldBody,
+    LabelsBody,
     LoadBody,
     OutputBody,
     PromptBody,
@@ -132,6 +134,13 @@ async def post_ask_many(api: Api, request: web.Request) -> web.StreamResponse:
             timeout_s=body.timeout_s,
         )
     return json_response(Replies(replies))
+
+
+async def post_labels(api: Api, request: web.Request) -> web.StreamResponse:
+    """What is right of a session."""
+    async with body_of(api, request, LabelsBody) as body:
+        labels = [t.Label(one.name, one.position, one.value, one.source) for one in body.labels]
+        return json_response(await api.runtime.label(body.session, labels))
 
 
 async def post_round(api: Api, request: web.Request) -> web.StreamResponse:

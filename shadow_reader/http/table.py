@@ -34,6 +34,7 @@ from shadow_reader.http.bodies import (
     FirstTokenBody,
     HoldBody,
     JournalQuery,
+    LabelsBody,
     LoadBody,
     OutputBody,
     PromptBody,
@@ -127,6 +128,15 @@ ROUTES: Final = (
         media=NDJSON,
         lines=FeedMessage,
         errors=(BusyError,),
+    ),
+    Route(
+        "POST",
+        "/v1/labels",
+        r.post_labels,
+        "What is right of a session: labels, all of which are taken or none",
+        answer=Accepted,
+        body=LabelsBody,
+        errors=_FEEDS,
     ),
     Route(
         "GET",

@@ -28,6 +28,7 @@ from shadow_reader.events.decide import (
     check_running,
     decide_end,
     decide_first_token,
+    decide_labels,
     decide_output,
     decide_prompt,
     decide_questions,
@@ -162,6 +163,18 @@ class Sessions(LiveLines):
         receipt = self._accept(live, view.turn.turn if view.turn else "", decided)
         self._asked_here.update(question.question for question in decided)
         return receipt
+
+    async def labels(self, session: str, labels: Sequence[t.Label]) -> Receipt:
+        """Labels were given, all or none; see ``decide_labels``."""
+        live = await self.spoken(session)
+        if live.tentative is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        live = await self._heard(live.session)
+        view = live.tentative
+        if view is None:
+            raise NotFoundError(f"no session {session!r}", field="session", found=session)
+        turn = view.turn.turn if view.turn is not None else ""
+        return self._accept(live, turn, decide_labels(view, labels))
 
     async def erase(self, session: str) -> Erased:
         """Remove the events of all lines of the session from the journal; only the counts stay.

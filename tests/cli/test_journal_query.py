@@ -80,3 +80,24 @@ def test_the_schema_that_is_written_down_is_the_rows_own() -> None:
     body = run("journal", "schema", "--json").json
     assert body["output"] == {"offset": "int", "id_count": "int"}
     assert json.dumps(body)
+
+
+def test_labels_of_a_call_and_of_a_file_are_rows(filled: Served, tmp_path: Path) -> None:
+    url = ["--url", filled.url]
+    assert run("label", "a", "done", "yes", "--source", "me", *url).code == ExitCode.OK
+    file = tmp_path / "labels.jsonl"
+    file.write_text(
+        '{"name": "done", "position": 3, "value": "no"}\n\n'
+        '{"name": "done", "position": 3, "value": "yes", "source": "later"}\n'
+    )
+    done = run("label", "b", "--file", file, *url, "--json")
+    assert done.json["session"] == "b"
+    rows = run("journal", "query", "--kind", "label", "-w", "name=done", *url).rows
+    told = [(row["session"], row["position"], row["value"], row["source"]) for row in rows]
+    assert told == [("a", 70, "yes", "me"), ("b", 3, "no", ""), ("b", 3, "yes", "later")]
+    file.write_text('{"name": "done", "value": "no"}')
+    assert "label 1: position" in run("label", "b", "--file", file, *url).err
+    for words in (["a"], ["a", "done"], ["a", "done", "yes", "--file", file]):
+        assert run("label", *words, *url).code == ExitCode.USAGE
+    assert run("label", "nobody", "done", "yes", *url).code == ExitCode.FAILED
+    assert len(run("journal", "query", "--kind", "label", *url).rows) == 3

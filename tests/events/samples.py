@@ -16,6 +16,7 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
     ("router.answer", 1): t.RouterAnswer(
         "q1", "low", 0.75, "high", decided=True, agree=False, position=96, behind=12, lag_ms=20.5
     ),
+    ("label", 1): t.Label("done", 640, "nö", "a person"),
     ("summary", 1): t.Summary(640, 655, Ids.of([9, 8]), "turn ended", 3, 120.5, 60.25),
     ("ration.used", 1): t.RationUsed(310.5, 17_400.25, 4),
     ("hold", 1): t.HoldBegun("h1", "a benchmark", 60.0),

@@ -91,6 +91,7 @@ OF_THE_STATE: list[t.SessionEvent] = [
     t.RationUsed(1.0, 50.0, 1),
     t.Spill(4, 100, 1.0, kept=False),
     t.Restore(4, 100, 1.0),
+    t.Label("done", 4, "yes", ""),
     t.Summary(4, 4, ids(1), "stop", 0, 1.0, 1.0),
     t.RouterAnswer("q", "b", 0.75, "b", None, agree=True, position=4, behind=1, lag_ms=3.0),
 ]

@@ -19,6 +19,7 @@ ASK = "/v1/conductor/shadow/ask"
 
 
 TOP = 248_319
+LABEL = {"name": "done", "position": 3, "value": "yes"}
 GOOD = {"question": "?", "choices": ["a", "b"]}
 
 
@@ -164,6 +165,24 @@ CASES = [
     Case("too much time", ASK,
          {"session": "s1", "question": "?", "choices": ["a", "b"], "timeout_s": 3601}, 422,
          "invalid_input", {"field": "timeout_s", "limit": 3600}),
+    *(
+        Case(f"labels: {name}", "/v1/labels", {"session": "s1", "labels": labels}, 422,
+             "invalid_input", details)
+        for name, labels, details in (
+            ("none", [], {"field": "labels", "found": 0, "limit": 1000}),
+            ("too many", [LABEL] * 1001, {"field": "labels", "found": 1001}),
+            ("beyond the known ids", [LABEL, {**LABEL, "position": 8}],
+             {"field": "position", "index": 1, "found": 8, "limit": 7}),
+            ("no number", [{**LABEL, "position": "3"}], {"field": "labels.0.position"}),
+            ("below zero", [{**LABEL, "position": -1}], {"field": "labels.0.position"}),
+            ("no name", [{**LABEL, "name": ""}], {"field": "labels.0.name"}),
+            ("a long value", [{**LABEL, "value": "x" * 201}], {"field": "labels.0.value"}),
+            ("a line break", [LABEL, {**LABEL, "value": "a\nb"}], {"field": "value", "index": 1}),
+            ("more", [{**LABEL, "more": 1}], {"field": "labels.0.more"}),
+        )
+    ),
+    Case("labels of an unknown session", "/v1/labels", {"session": "none", "labels": [LABEL]}, 404,
+         "not_found", {"field": "session"}),
     Case("a position past the known ids", ASK,
          {"session": "s1", "question": "?", "choices": ["a", "b"], "wait": "position",
           "position": 8}, 422, "invalid_input", {"field": "position", "found": 8, "limit": 7}),
