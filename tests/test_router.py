@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,9 @@ async def test_nothing_of_the_turn_changes(tmp_path: Path) -> None:
                 ids = prompt((5 + turn) * GRID + 6, (5 + turn) * GRID + 3)
                 await shadow.prompt("s", ids, turn=f"t{turn}", profile="coding")
                 await shadow.end("s", f"t{turn}")
+                if shadow.settings.routed:
+                    await answered(shadow, turn + 1)  # the next prompt replaces its last id
                 await shadow.wait_fresh("s")
-            if shadow.settings.routed:
-                await answered(shadow, 3)
             found = await shadow.session_status("s")
             seen.append((found.known, found.committed, found.checkpoints, found.rewinds))
             seen.append(await shadow.digest("s"))
@@ -251,6 +252,55 @@ async def test_where_too_many_are_open_the_turn_is_counted_and_goes_on(tmp_path:
         shadow.end_hold(hold.hold)
         await answered(shadow, 2)
         assert (await status(shadow)).skipped == {"too many are open": 1}
+
+
+def gate(shadow: Runtime) -> asyncio.Event:
+    """The model is on its way until the event is set, as the router sees it."""
+    router = shadow._running().router
+    assert router is not None
+    event = asyncio.Event()
+    router.ready = event.wait
+    return event
+
+
+async def test_of_a_session_s_lines_the_one_with_the_turn_is_asked(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"branches": 2, "branch_min_ids": 16}
+    async with runtime(tmp_path, profiles=profiles(), **changes) as shadow:
+        loaded = gate(shadow)
+        for turn, seed in (("t1", 0), ("t2", 99)):
+            ids = prompt(4 * GRID, 4 * GRID - 1, seed)
+            await shadow.prompt("s", ids, turn=turn, profile="coding")
+            await shadow.end("s", turn)
+        assert len({e.session for e in await entries(shadow, kinds=["prompt"])}) == 2
+        loaded.set()
+        await answered(shadow, 2)
+        found = await entries(shadow, kinds=["router.answer"])
+        assert {e.turn: e.session for e in found} == {"t1": "s", "t2": "s~branch1"}
+
+
+async def test_a_prompt_that_came_while_the_model_was_loaded_is_not_asked_in_its_place(
+    tmp_path: Path,
+) -> None:
+    async with runtime(tmp_path, profiles=profiles()) as shadow:
+        loaded = gate(shadow)
+        for turn, seed in (("t1", 0), ("t2", 99)):
+            ids = prompt(4 * GRID, 4 * GRID - 1, seed)
+            await shadow.prompt("s", ids, turn=turn, profile="coding")
+            await shadow.end("s", turn)
+        loaded.set()
+        await answered(shadow, 1)
+        (found,) = await entries(shadow, kinds=["router.answer"])
+        assert found.turn == "t2"
+        assert (await status(shadow)).skipped == {"conflict": 1}
+
+
+async def test_a_session_opened_anew_under_its_name_is_asked_about(tmp_path: Path) -> None:
+    async with runtime(tmp_path, profiles=profiles()) as shadow:
+        for count in (1, 2):
+            await shadow.prompt("s", prompt(3 * GRID, 3), turn="t1", profile="coding")
+            await shadow.end("s", "t1")
+            await answered(shadow, count)
+            await shadow.erase("s")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ class Answering:
     residency: Residency
     priors: dict[tuple[bytes, tuple[int, ...]], tuple[float, ...]] = field(default_factory=dict)
 
+    def wanted(self, asked: OpenQuestion, view: SessionView) -> bool:
+        """Whether the question still waits, about the session that it was asked of: one that was
+        erased, or opened anew, must not get a state from it."""
+        newest = self.roster.known(view.session)
+        there = newest is not None and newest.opened_at == view.opened_at
+        return there and self.line.is_open(asked.event.question)
+
     async def fork(
         self, asked: OpenQuestion, view: SessionView, book: Logbook
     ) -> jobs.Forked | None:
@@ -46,6 +53,8 @@ class Answering:
         try:
             prior = await self._prior(asked, view, book) if asked.calibrate else None
             if asked.calibrate and (prior is None or self.residency.wanted()):
+                return None
+            if not self.wanted(asked, view):
                 return None
             job = partial(
                 jobs.fork,

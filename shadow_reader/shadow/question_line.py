@@ -25,6 +25,7 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import of_several
+from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.plan import Waiting, When
 from shadow_reader.shadow.questions import (
@@ -103,6 +104,7 @@ class QuestionLine:
         timeout_s: float | None = None,
         asked_s: float | None = None,
         patient: bool = False,
+        base: Ids | None = None,
         beside: Beside | None = None,
     ) -> tuple[Reply, ...]:
         """Ask questions together, all or none of them, and wait for all answers, in their order.
@@ -115,12 +117,15 @@ class QuestionLine:
             asked_s: since when they wait, monotonic; None: since now.
             patient: nobody is kept waiting for the answers: they take no time that the reader may
                 not use.
+            base: what the first ``position`` ids have to be; ``session`` is then the name of the
+                one line that is meant.
             beside: what is journaled with each answer.
 
         Raises:
             InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked; of
             several questions ``question`` says which one is at fault.
-            ConflictError: a prompt has replaced the ids that ``position`` means, or the state has
+            ConflictError: a prompt has replaced the ids that ``position`` means, or they are not
+                ``base`` (then nothing was asked), or the state has
             read past them and kept nothing to answer on.
             AskTimeoutError: the answers did not come in time; what is open is given up.
         """
@@ -135,7 +140,9 @@ class QuestionLine:
         )
         try:
             async with patience:
-                receipt, asked = await self._place(session, questions, checked, position, place)
+                receipt, asked = await self._place(
+                    session, questions, checked, position, base, place
+                )
                 for one in asked:
                     one.beside = beside
                 return await self._answered(receipt, asked, patience)
@@ -151,6 +158,11 @@ class QuestionLine:
     def get(self, question: str) -> OpenQuestion | None:
         """An open question."""
         return self._open.get(question)
+
+    def is_open(self, question: str) -> bool:
+        """Whether somebody waits for this question's answer."""
+        asked = self._open.get(question)
+        return asked is not None and not asked.reply.done()
 
     def batch(self, question: str) -> list[OpenQuestion]:
         """The open questions that were asked together with this one, which comes first."""
@@ -168,10 +180,18 @@ class QuestionLine:
 
     def is_due(self, session: str, line: int, grid: int) -> bool:
         """Whether a question is about ids that end in the chunk above this grid line."""
-        return any(
-            w.session == session and w.wait == "position" and w.position // grid * grid == line
+        return line in self._lines(session, grid)
+
+    def next_due(self, session: str, line: int, grid: int) -> int | None:
+        """The next grid line above this one at which a question is to be answered."""
+        return min((due for due in self._lines(session, grid) if due > line), default=None)
+
+    def _lines(self, session: str, grid: int) -> set[int]:
+        return {
+            w.position // grid * grid
             for w in self.waiting()
-        )
+            if w.session == session and w.wait == "position"
+        }
 
     def end_superseded(self, known: Callable[[str], SessionView | None]) -> None:
         """Fail the questions about ids that a prompt has replaced."""
@@ -264,6 +284,7 @@ class QuestionLine:
         questions: Sequence[Ask],
         choices: Sequence[tuple[str, ...]],
         position: int | None,
+        base: Ids | None,
         place: Callable[[str, str], Waiting],
     ) -> tuple[Receipt, list[OpenQuestion]]:
         """Check the questions and queue them for the journal; nothing is awaited after that.
@@ -271,10 +292,13 @@ class QuestionLine:
         Where the session has moved on while a long text was composed, ``Sessions.questions`` puts
         the questions on top of what is known then.
         """
-        live = await self.sessions.spoken(session)
+        of_line = self.sessions.spoken if base is None else self.sessions.load
+        live = await of_line(session)
         if live.tentative is None:
             raise NotFoundError(f"no session {session!r}", field="session", found=session)
         session, view = live.session, live.tentative
+        if base is not None:
+            _check_base(view.known, base)
         compose = partial(
             compose_question,
             view=view,
@@ -300,7 +324,7 @@ class QuestionLine:
                 closing_of(event, self.vocabulary),
                 loop.create_future(),
                 calibrate=asked.calibrate,
-                base=view.known.take(position or 0),
+                base=view.known.take(position or 0) if base is None else base,
                 turns=view.turns,
                 batch=composed[0][0].question,
             )
@@ -351,6 +375,17 @@ class QuestionLine:
         except ShadowError as error:
             # Its session is folded again before anything else is said of it; they end then.
             log.warning("the end of %d questions is not journaled: %s", len(ends), error)
+
+
+def _check_base(known: Ids, base: Ids) -> None:
+    agrees = known.common_prefix(base)
+    if agrees < len(base):
+        raise ConflictError(
+            f"the first {len(base)} ids are others by now; {agrees} agree",
+            field="position",
+            found=len(base),
+            limit=agrees,
+        )
 
 
 def _check_wait(wait: str, position: int | None) -> None:

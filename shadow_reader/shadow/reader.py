@@ -25,6 +25,7 @@ from shadow_reader.errors import (
     ShutDownError,
 )
 from shadow_reader.events.journal import Journal
+from shadow_reader.events.view import SessionView
 from shadow_reader.shadow.answering import Answering
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
@@ -257,8 +258,12 @@ class Reader:
 
     def _must_rest(self) -> bool:
         """What the plan would say at once while turns run and nobody asks: most of the time."""
-        turns = self._windows.turns_block and self.roster.any_runs()
-        return turns and not self._line.anybody_waits() and not self.rounds.worth_a_look()
+        waits = self._line.anybody_waits() or self.rounds.worth_a_look()
+        return self._turns_are_first() and not waits
+
+    def _turns_are_first(self) -> bool:
+        """Whether a turn runs on the device that we read on."""
+        return self._windows.turns_block and self.roster.any_runs()
 
     def _tell(self) -> None:
         """Those who wait for a session to be fresh look again."""
@@ -306,7 +311,7 @@ class Reader:
         """Looked at before every chunk but the first, which the plan has just looked at."""
         return (
             self._wanted()
-            or (self._windows.turns_block and self.roster.any_runs())
+            or self._turns_are_first()
             or self._windows.holds.any
             or self._clock.monotonic() - began >= self._windows.burst_s
             or answerable(self._situation()) is not None
@@ -326,22 +331,33 @@ class Reader:
         await self._steps.journal(book)
 
     async def _idle_burst(self, action: ReadNext) -> None:
-        """Read in an idle window, if it is time to look for one and nobody has the box."""
-        now_s, poll_s = self._clock.monotonic(), self._windows.idle_poll_s
-        self._looks_s = self._windows.next_look_s(self._looks_s, now_s)
-        if now_s < self._looks_s:
-            await self._rest(self._looks_s)
-            return
-        if not self._windows.box.try_take():
-            self.roster.foreground = self._windows.box.problem or "waits for the box lock"
-            await self._rest(now_s + BOX_POLL_S)
+        """Read in an idle window."""
+        if not await self._take_window():
             return
         self._starved_last = action.starved
         try:
             await self._burst(action.session)
         finally:
-            if poll_s is not None:
-                self._looks_s = self._clock.monotonic() + poll_s
+            self._window_is_over()
+
+    async def _take_window(self) -> bool:
+        """Whether it is time to look for an idle window, and nobody had the box, which is ours
+        then; otherwise that was waited for."""
+        now_s = self._clock.monotonic()
+        self._looks_s = self._windows.next_look_s(self._looks_s, now_s)
+        if now_s < self._looks_s:
+            await self._rest(self._looks_s)
+            return False
+        if not self._windows.box.try_take():
+            self.roster.foreground = self._windows.box.problem or "waits for the box lock"
+            await self._rest(now_s + BOX_POLL_S)
+            return False
+        return True
+
+    def _window_is_over(self) -> None:
+        """The next one is looked for a poll from now."""
+        if self._windows.idle_poll_s is not None:
+            self._looks_s = self._clock.monotonic() + self._windows.idle_poll_s
 
     async def _burst(self, session: str) -> None:
         """Read chunks of one session until it is fresh, the time is up, or somebody waits."""
@@ -391,23 +407,48 @@ class Reader:
             return
         if self._steps.restores(view):
             return
-        book = Logbook()
-        answers: list[tuple[OpenQuestion, Forked]] = []
+        if not waiting.patient or not self._lease.free or self._turns_are_first():
+            # Somebody waits for it, or the plan has put it into a round.
+            await self._hand_over(batch, view, *await self._fork(batch, view))
+        elif await self._take_window():
+            try:
+                forked = await self._fork(batch, view)
+            finally:
+                self._windows.box.release()
+                self._window_is_over()
+            await self._hand_over(batch, view, *forked)
+
+    async def _fork(
+        self, batch: Sequence[OpenQuestion], view: SessionView
+    ) -> tuple[Logbook, list[Forked]]:
+        """What was done, and the first answers of the batch."""
+        book, answers = Logbook(), list[Forked]()
         with self._holding():
             began = self._clock.monotonic()
             for asked in batch:
+                if not self._answering.wanted(asked, view):
+                    break
                 forked = await self._answering.fork(asked, view, book)
                 if forked is None or forked.probabilities is None:
                     break
-                answers.append((asked, forked))
+                answers.append(forked)
                 if self._wanted():
                     break
             used_s = self._clock.monotonic() - began
-        if waiting.patient:
+        if batch[0].waiting.patient:
             self.rounds.used(used_s, 0)
         else:
             self.rounds.answered(used_s)
         self.rounds.close()
+        return book, answers
+
+    async def _hand_over(
+        self,
+        batch: Sequence[OpenQuestion],
+        view: SessionView,
+        book: Logbook,
+        answers: Sequence[Forked],
+    ) -> None:
         await self._steps.journal(book)
-        for asked, forked in answers:
+        for asked, forked in zip(batch, answers, strict=False):
             await self._answering.hand_over(asked, view, forked)

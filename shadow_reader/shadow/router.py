@@ -19,7 +19,7 @@ import numpy as np
 
 from shadow_reader.bounds import Bound
 from shadow_reader.config import ShadowProfile
-from shadow_reader.errors import BusyError, ShadowError
+from shadow_reader.errors import BusyError, NotFoundError, ShadowError
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
@@ -90,7 +90,7 @@ class ShadowRouter:
     committed: Callable[[str], int]
     bound: Bound
     capacity: int
-    _turns: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    _turns: OrderedDict[str, tuple[float, int]] = field(default_factory=OrderedDict)
     _open: dict[str, list[asyncio.Task[None]]] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     _skipped: Counter[str] = field(default_factory=Counter)
@@ -104,9 +104,10 @@ class ShadowRouter:
         profile = self.profiles.get(turn.profile or "") if turn is not None else None
         if view is None or turn is None or profile is None:
             return
-        if self._turns.get(session) == view.turns:
+        seen = view.opened_at, view.turns
+        if self._turns.get(session) == seen:
             return
-        self._turns[session] = view.turns
+        self._turns[session] = seen
         self._turns.move_to_end(session)
         if len(self._turns) > self.capacity:
             self._turns.popitem(last=False)
@@ -147,7 +148,7 @@ class ShadowRouter:
         before = view.cuts[-1].known if view.turns > 1 and view.cuts else 0
         behind = max(0, before - self.committed(session))
         prompt = view.known.take(turn.prompt_length)
-        asking = self._try(session, turn, profile, prompt, behind)
+        asking = self._try(session, view.opened_at, turn, profile, prompt, behind)
         task = asyncio.create_task(asking, name="router's question")
         tasks = self._open.setdefault(session, [])
         tasks.append(task)
@@ -156,17 +157,24 @@ class ShadowRouter:
             tasks[0].cancel()
 
     async def _try(
-        self, session: str, turn: TurnView, profile: ShadowProfile, prompt: Ids, behind: int
+        self,
+        session: str,
+        opened_at: float,
+        turn: TurnView,
+        profile: ShadowProfile,
+        prompt: Ids,
+        behind: int,
     ) -> None:
         try:
             async with asyncio.timeout(profile.router_timeout_s):
                 await self.ready()
+            await self._check_still_there(session, opened_at)
             position = self._insertion_point(prompt)
             if position is None:
                 self._skip("no message ends in the prompt")
                 return
             self._counts["asked"] += 1
-            reply = await self._ask(session, turn, profile, position, behind)
+            reply = await self._ask(session, turn, profile, prompt.take(position), behind)
         except TimeoutError:
             self._skip("the model was not loaded in time")
         except ShadowError as error:
@@ -176,7 +184,7 @@ class ShadowRouter:
             self._took(turn, reply, behind)
 
     async def _ask(
-        self, session: str, turn: TurnView, profile: ShadowProfile, position: int, behind: int
+        self, session: str, turn: TurnView, profile: ShadowProfile, base: Ids, behind: int
     ) -> Reply:
         classes = profile.router_classes
         shown = [f"{name}: {what}" if what else name for name, what in classes.items()]
@@ -185,12 +193,19 @@ class ShadowRouter:
             session,
             [Ask(profile.router_question, list(classes), wording=wording)],
             wait="position",
-            position=position,
+            position=len(base),
+            base=base,
             timeout_s=profile.router_timeout_s,
             patient=True,
             beside=Beside(turn.turn, partial(_beside, turn, behind)),
         )
         return reply
+
+    async def _check_still_there(self, session: str, opened_at: float) -> None:
+        """While the model was waited for, the session may have gone, and another have come."""
+        view = (await self.sessions.load(session)).tentative
+        if view is None or view.opened_at != opened_at:
+            raise NotFoundError(f"session {session!r} is gone", field="session", found=session)
 
     def _insertion_point(self, prompt: Ids) -> int | None:
         """Behind the prompt's last ``<|im_end|>``."""

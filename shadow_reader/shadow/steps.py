@@ -16,6 +16,7 @@ from functools import partial
 from shadow_reader.clock import Clock
 from shadow_reader.errors import OutOfRoomError, ShadowError
 from shadow_reader.events import types as t
+from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.costs import ChunkCosts
@@ -68,7 +69,7 @@ class Steps:
         if view is None or self.restores(view):
             return False
         lines = checkpoint_lines(view, self.engine.identity.grid)
-        job = partial(jobs.stride, self.engine, session, view.known, lines)
+        job = partial(jobs.stride, self.engine, session, self._as_far(view), lines)
         began, seen = self.clock.monotonic(), self.sessions.messages
         try:
             step = await self.residency.run(session, job, book)
@@ -93,6 +94,13 @@ class Steps:
             engine = self.engine.identity.engine
             book.add(session, t.Checkpoint(step.stop, step.digest, engine), view)
         return step.moved
+
+    def _as_far(self, view: SessionView) -> Ids:
+        """What may be read now: up to the next line at which a question is to be answered, so that
+        no state that others left along these ids carries it past."""
+        line, grid = self.roster.committed(view.session), self.engine.identity.grid
+        due = self.line.next_due(view.session, line, grid)
+        return view.known if due is None else view.known.take(due)
 
     def restores(self, view: SessionView) -> bool:
         """Whether a snapshot is used instead of reading from zero; the mover wakes us then."""
