@@ -6,7 +6,7 @@
 Every run is a new session with a prompt of its own, so that the reader has all of it to read. The
 arm without the reader is a hold, what anybody uses who wants the box quiet; the shadow is told of
 every run alike, so the difference is the reading alone. Differences are paired, the order changes
-from pair to pair. Exits with 1 when the decode rate lost ``--gate`` or more, with 3 when the runs
+from pair to pair. Exits with 1 when the decode rate lost more than ``--gate``, with 3 when the runs
 are too few to tell.
 """
 
@@ -263,7 +263,7 @@ def _show(found: Found, verdict: Verdict, gate: float) -> None:
     rate, ttft = result.rate_change, result.ttft_change_s
     print(this_machine().line())
     if found.made_up:
-        print("the server streams no ids: how many came is known, the ids are made up")
+        print("the server streams no ids: its pieces of text were counted, the ids are made up")
     print(f"{'':22}{'off':>10}{'on':>10}{'paired':>10}   95 %")
     print(
         f"{'ids a second':22}{result.rate_off:10.2f}{result.rate_on:10.2f}{rate.median:10.2%}   "

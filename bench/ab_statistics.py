@@ -10,8 +10,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+LEAST_PAIRS: Final = 5
+"""Of fewer, the whole range covers the median less often than 19 times in 20."""
 Verdict: TypeAlias = Literal["passed", "missed", "too few runs to tell"]
 
 
@@ -79,7 +81,9 @@ def compare(runs: Sequence[Run], *, seed: int, draws: int = 10_000) -> Result:
 
 
 def judge(change: Difference, gate: float) -> Verdict:
-    """Whether the decode rate lost less than ``gate``, a fraction."""
+    """Whether the decode rate lost no more than ``gate``, a fraction."""
+    if len(change.pairs) < LEAST_PAIRS:
+        return "too few runs to tell"
     if change.low >= -gate:
         return "passed"
     return "missed" if change.high < -gate else "too few runs to tell"

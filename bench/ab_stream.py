@@ -2,7 +2,7 @@
 
 The prompt is a list of ids (``/completions`` takes one), so nothing is tokenized. The ids that come
 are the server's own where it streams them (vLLM's ``token_ids`` with ``return_token_ids``,
-llama.cpp's ``tokens``); of any other server only their number is known, and ids are made up.
+llama.cpp's ``tokens``); of any other server the pieces of text are counted, and ids are made up.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class Answer:
     """What came.
 
     Attributes:
-        ttft_s: until the first id. last_s: until the last one. made_up: the server streams no ids.
+        first: how many came with the first piece. ttft_s: until that; last_s: until the last one.
+        made_up: the server streams no ids; then a piece of text counts as one.
     """
 
     ids: list[int] = field(default_factory=list)
+    first: int = 0
     ttft_s: float = 0.0
     last_s: float = 0.0
     made_up: bool = False
@@ -52,9 +54,9 @@ class Answer:
         Raises:
             UpstreamError: too few came to tell.
         """
-        if len(self.ids) < 2 or self.last_s <= self.ttft_s:
+        if len(self.ids) <= self.first or self.last_s <= self.ttft_s:
             raise UpstreamError(f"{len(self.ids)} ids came: too few for a rate", field="max_tokens")
-        return (len(self.ids) - 1) / (self.last_s - self.ttft_s)
+        return (len(self.ids) - self.first) / (self.last_s - self.ttft_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +94,25 @@ class Upstream:
             async for ids, made_up in self._stream(prompt, count, session, turn):
                 now_s = time.perf_counter() - began
                 if not answer.ids:
-                    answer.ttft_s = now_s
+                    answer.first, answer.ttft_s = len(ids), now_s
                 telling.put_nowait((len(answer.ids), ids))
                 answer.ids += ids
                 answer.made_up |= made_up
                 answer.last_s = now_s
         finally:
             telling.put_nowait(None)
-            await teller
-            await shadow.end(session, turn)
-        if not answer.ids:
-            raise UpstreamError(f"{self.url} streamed no ids", field="upstream")
+            try:
+                await teller
+            finally:
+                await shadow.end(session, turn)
+        if (not answer.made_up and len(answer.ids) != count) or not answer.ids:
+            raise UpstreamError(
+                f"{self.url} streamed {len(answer.ids)} ids, not {count}: runs of different "
+                f"lengths make no pair",
+                field="max_tokens",
+                found=len(answer.ids),
+                expected=count,
+            )
         return answer
 
     async def _stream(

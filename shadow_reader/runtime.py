@@ -19,15 +19,15 @@ from functools import partial
 from typing import Final
 
 from shadow_reader.assembly import Parts
-from shadow_reader.config import NARRATE
 from shadow_reader.errors import AskTimeoutError, NotFoundError, ShutDownError
 from shadow_reader.events import types as t
+from shadow_reader.profiles import NARRATE
 from shadow_reader.service import Service
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
 from shadow_reader.shadow.lease import Rank
-from shadow_reader.shadow.narrator import Narrator, SummaryReply, Telling
+from shadow_reader.shadow.narrator import Narrator
 from shadow_reader.shadow.plan import When
 from shadow_reader.shadow.questions import Ask, Reply
 from shadow_reader.shadow.roster import Roster
@@ -42,6 +42,7 @@ from shadow_reader.shadow.status import (
     totals,
     windows_status,
 )
+from shadow_reader.shadow.telling import SummaryReply, Telling
 
 LOAD_S: Final = 600.0
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.ab import main
-from bench.ab_statistics import Difference, Run, compare, judge
-from bench.ab_stream import MADE_UP, UpstreamError, ids_of_line
+from bench.ab_statistics import LEAST_PAIRS, Difference, Run, compare, judge
+from bench.ab_stream import MADE_UP, Answer, Upstream, UpstreamError, ids_of_line
 from bench.standin import paced, weights_work
 
 
@@ -60,7 +62,9 @@ def test_arms_that_make_no_pairs_are_refused() -> None:
 def test_a_gate_inside_the_interval_is_neither_passed_nor_missed(
     low: float, high: float, verdict: str
 ) -> None:
-    assert judge(Difference((low + high) / 2, low, high, ()), 0.03) == verdict
+    pairs = (0.0,) * LEAST_PAIRS
+    assert judge(Difference((low + high) / 2, low, high, pairs), 0.03) == verdict
+    assert judge(Difference(low, low, high, pairs[1:]), 0.03) == "too few runs to tell"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,65 @@ def test_a_short_run_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(run["ids"] == 30 for run in body["runs"])
     assert body["read_ids"] > 0
     assert body["made_up"] is False
+
+
+async def ask(chunks: list[bytes], status: int = 200) -> Answer:
+    """One request for four ids of a server that streams these."""
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(b"data: " + chunk + b"\n\n")
+        return response
+
+    told: list[str] = []
+
+    class Shadow:
+        async def prompt(self, *_: object, **__: object) -> None:
+            told.append("prompt")
+
+        async def output(self, *_: object, **__: object) -> None:
+            told.append("output")
+
+        async def end(self, *_: object) -> None:
+            told.append("end")
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", completions)
+    async with TestServer(app) as server:
+        upstream = Upstream(str(server.make_url("/v1")), "m")
+        try:
+            return await upstream.ask([1], 4, shadow=cast("Any", Shadow()), session="s", turn="t")
+        finally:
+            assert (told[0], told[-1]) == ("prompt", "end"), "the turn is ended whatever comes"
+
+
+def ids(*found: int) -> bytes:
+    return json.dumps({"choices": [{"text": "x", "token_ids": list(found)}]}).encode()
+
+
+async def test_a_whole_answer_and_its_rate_behind_the_first_piece() -> None:
+    answer = await ask([ids(1, 2, 3), ids(4), b"[DONE]"])
+    assert (answer.ids, answer.first) == ([1, 2, 3, 4], 3)
+    answer.ttft_s, answer.last_s = 1.0, 1.5
+    assert answer.rate == 2.0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "status", "said"),
+    [
+        ([ids(1), ids(2)], 200, "streamed 2 ids, not 4"),
+        ([], 200, "streamed 0 ids, not 4"),
+        ([b"nonsense"], 200, "no JSON"),
+        ([ids(1)], 500, "answered 500"),
+    ],
+)
+async def test_a_broken_answer_says_what_is_missing(
+    chunks: list[bytes], status: int, said: str
+) -> None:
+    with pytest.raises(UpstreamError, match=said):
+        await ask(chunks, status)
 
 
 @pytest.mark.slow

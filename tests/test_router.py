@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from shadow_reader.config import Profile, Settings, ShadowProfile, load_settings
+from shadow_reader.config import Settings, load_settings
 from shadow_reader.errors import InvalidInputError, SettingsError
 from shadow_reader.events import types as t
+from shadow_reader.profiles import Profile, ShadowProfile
 from shadow_reader.runtime import Runtime
 from shadow_reader.shadow.router import LINE_QUESTIONS, RouterStatus
 from tests.fakes import GRID, FakeEngine, fake_vocabulary
@@ -100,6 +101,8 @@ async def test_nothing_of_the_turn_changes(tmp_path: Path) -> None:
         async with runtime(folder, profiles=shadowed) as shadow:
             for turn in range(3):
                 ids = prompt((5 + turn) * GRID + 6, (5 + turn) * GRID + 3)
+                for earlier in range(turn):  # each prompt goes on with the one before
+                    ids[(5 + earlier) * GRID + 3] = IM_END
                 await shadow.prompt("s", ids, turn=f"t{turn}", profile="coding")
                 await shadow.end("s", f"t{turn}")
                 if shadow.settings.routed:

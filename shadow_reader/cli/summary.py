@@ -12,7 +12,7 @@ from shadow_reader.cli.options import JsonFlag, TokenOption, UrlOption, invocati
 from shadow_reader.cli.output import people, print_json
 
 if TYPE_CHECKING:
-    from shadow_reader.shadow.narrator import SummaryReply
+    from shadow_reader.shadow.telling import SummaryReply
 
 
 def summary(

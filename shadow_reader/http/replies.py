@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 from shadow_reader.events.journal import SessionRow
-from shadow_reader.shadow.narrator import SummaryReply
 from shadow_reader.shadow.questions import Reply
+from shadow_reader.shadow.telling import SummaryReply
 
 
 @dataclass(frozen=True, slots=True)

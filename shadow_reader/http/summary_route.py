@@ -11,12 +11,12 @@ from contextlib import aclosing
 import orjson
 from aiohttp import web
 
-from shadow_reader.config import NARRATE
 from shadow_reader.http.api import NDJSON, Api, body_of
 from shadow_reader.http.bodies import SummaryBody
 from shadow_reader.http.errors import cut_on_error
 from shadow_reader.http.replies import SummaryLine
 from shadow_reader.http.streaming import begin_stream, write_block
+from shadow_reader.profiles import NARRATE
 
 
 async def post_summary(api: Api, request: web.Request) -> web.StreamResponse:

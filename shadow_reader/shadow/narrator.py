@@ -3,11 +3,8 @@
 Laws:
 
 1. Nothing of the turn or of the session changes, whatever becomes of the summary.
-2. While turns decode, all summaries together use at most ``share`` of the time since each turn's
-   first token, an account of its own beside the reader's, and one slice. In prefill, under a hold,
-   or beside a request that holds the lease and has not paused, nothing is written.
-3. It lets go of the device after each slice, so whoever waits waits for one at most.
-4. It ends with its turn, with whoever asked for it, or at its limit, and is journaled with what was
+2. It uses the device a slice at a time, when it may (see ``slices``).
+3. It ends with its turn, with whoever asked for it, or at its limit, and is journaled with what was
    written by then.
 """
 
@@ -16,62 +13,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
-
-import numpy as np
+from typing import Final
 
 from shadow_reader.bounds import Bound
 from shadow_reader.clock import Clock
-from shadow_reader.config import CHAT, NARRATE, ShadowProfile
 from shadow_reader.errors import (
     ConflictError,
-    InvalidInputError,
     NotFoundError,
     ShadowError,
     VocabularyError,
 )
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
-from shadow_reader.events.view import SessionView, TurnView
+from shadow_reader.events.view import SessionView
+from shadow_reader.profiles import CHAT, NARRATE, ShadowProfile
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.engine import Engine, Writing
 from shadow_reader.shadow.job_thread import JobThread
-from shadow_reader.shadow.lease import Lease, Rank
+from shadow_reader.shadow.lease import Lease
 from shadow_reader.shadow.pieces import Pieces
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Closing
-from shadow_reader.shadow.ration import Ration
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
+from shadow_reader.shadow.slices import Slices
+from shadow_reader.shadow.telling import SummaryReply, Telling, holds_still, runs_still, thought_end
 from shadow_reader.shadow.windows import Windows
 
-OWNER: Final = "narrator"
 LAST_SUMMARIES: Final = 5
-WAIT_S: Final = 0.05
-"""How often it is looked whether the ration allows a slice by now, while a turn decodes."""
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryReply:
-    """A summary that is over; see ``events.types.Summary``."""
-
-    session: str
-    turn: str
-    text: str
-    ids: int
-    reason: t.SummaryEnd
-    about: int
-    position: int
-    behind: int
-    lag_ms: float
-    used_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +60,6 @@ class NarratorStatus:
     share: float
     engine: str
     last: tuple[SummaryReply, ...]
-
-
-@dataclass(slots=True)
-class Telling:
-    """One summary under way.
-
-    Attributes:
-        line: of talk. turn: whose thought it is of; runs: it ran when this began.
-        base: the ids up to the thought's end. turns: of the line, when they were last looked at.
-        pieces: its text as it comes; None ends it. reply: what became of it.
-        ended: why, where it was not to be finished.
-    """
-
-    line: str
-    turn: TurnView
-    about: int
-    runs: bool
-    prompt: str
-    base: Ids
-    turns: int
-    pieces: asyncio.Queue[str | None]
-    reply: asyncio.Future[SummaryReply]
-    ids: list[int] = field(default_factory=list)
-    position: int = 0
-    began_s: float = 0.0
-    first_s: float | None = None
-    used_s: float = 0.0
-    text: str = ""
-    ended: t.SummaryEnd | None = None
 
 
 class Narrator:
@@ -144,34 +90,42 @@ class Narrator:
         self._sessions = sessions
         self._engine = engine
         self._device = device
-        self._lease = lease
         self._clock = clock
         self._line = line
         self._reader = reader
         self._windows = windows
         self._profiles = profiles
-        self._ration = Ration(share)
+        self._slices = Slices(
+            engine=engine,
+            device=device,
+            lease=lease,
+            clock=clock,
+            reader=reader,
+            windows=windows,
+            share=share,
+        )
         self._most = most
         self._bound = bound
         self._tasks: dict[asyncio.Task[None], Telling] = {}
         self._told: dict[str, tuple[str, int]] = {}
-        self._in_round: deque[asyncio.Future[asyncio.Event]] = deque()
         self._id_s: float | None = None
         self._last: deque[SummaryReply] = deque(maxlen=LAST_SUMMARIES)
-        reader.guest = self.round
+        reader.guest = self._slices.round
 
     # -- from outside -------------------------------------------------------------------------
 
     def tell(self, session: str) -> None:
         """Something of this line was committed: a thought may have ended, or a turn."""
+        if not (self._profiles or self._tasks or self._last):
+            return
         live = self._sessions.peek(session)
         view = live.durable if live is not None else None
         for telling in tuple(self._tasks.values()):
             if telling.line != session:
                 continue
-            if not _holds_still(view, telling):
+            if not holds_still(view, telling):
                 self._stop(telling, "replaced")
-            elif telling.runs and not _runs_still(view, telling.turn):
+            elif telling.runs and not runs_still(view, telling.turn):
                 self._stop(telling, "turn ended")
         if view is None:
             kept = [reply for reply in self._last if reply.session != session]
@@ -210,7 +164,7 @@ class Narrator:
         vocabulary = self._line.vocabulary
         if vocabulary is None:
             raise VocabularyError("this service has no vocabulary: summaries need one")
-        about = _thought_end(view, vocabulary.special.think_end)
+        about = thought_end(view, vocabulary.special.think_end)
         assert view.turn is not None, "it has a thought"
         self._bound.take()
         loop = asyncio.get_running_loop()
@@ -246,19 +200,13 @@ class Narrator:
         finally:
             self._stop(telling, "cancelled")
 
-    async def round(self) -> None:
-        """An engine has paused, and the reader is done: one slice, if one waits and may be."""
-        waiting = [future for future in self._in_round if not future.done()]
-        self._in_round = deque(waiting)
-        if waiting and self._allowance_s() > 0:
-            done = asyncio.Event()
-            self._in_round.popleft().set_result(done)
-            await done.wait()
-
     def status(self) -> NarratorStatus:
         """How it stands."""
         return NarratorStatus(
-            self._bound.used, self._ration.share, self._engine.identity.engine, tuple(self._last)
+            self._bound.used,
+            self._slices.ration.share,
+            self._engine.identity.engine,
+            tuple(self._last),
         )
 
     async def close(self) -> None:
@@ -310,7 +258,7 @@ class Narrator:
         assert vocabulary is not None, "it was there when this began"
         await self._reader.wait_read(telling.line, telling.about)
         chunk_s = self._reader.cost_s(telling.about) or self._windows.slice_s
-        await self._slice(telling, partial(self._open, telling, writing), 2 * chunk_s)
+        await self._slices.run(telling, partial(self._open, telling, writing), 2 * chunk_s)
         pieces = Pieces(vocabulary)
         stops = {vocabulary.special.im_end, vocabulary.special.end_of_text}
         while True:
@@ -318,11 +266,11 @@ class Narrator:
             slice_s = min(chunk_s, self._windows.slice_s)
             count = max(1, int(slice_s / id_s)) if telling.ids else 1
             job = partial(writing[0].next, count, stops)
-            ids = await self._slice(telling, job, id_s if telling.ids else chunk_s)
+            ids = await self._slices.run(telling, job, id_s if telling.ids else chunk_s)
             if telling.first_s is None:
                 telling.first_s = self._clock.monotonic()
             elif ids:
-                self._id_s = self._slice_s / len(ids)
+                self._id_s = self._slices.last_s / len(ids)
             telling.ids += ids
             text = pieces.push(ids)
             telling.text += text
@@ -403,126 +351,3 @@ class Narrator:
             telling.reply.exception()  # nobody may be there to hear it
         else:
             telling.reply.set_result(reply)
-
-    # -- slices -------------------------------------------------------------------------------
-
-    async def _slice(self, telling: Telling, job: Callable[[], T], cost_s: float) -> T:
-        """One job of the device, when it may be done; what it took is charged to the turns."""
-        while True:
-            async with self._allowed(cost_s) as may:
-                if not may:
-                    continue
-                await self._device.run(self._engine.synchronise)
-                began = self._clock.monotonic()
-                try:
-                    found = await self._device.run(job)
-                    await self._device.run(self._engine.synchronise)
-                    return found
-                finally:
-                    self._slice_s = self._clock.monotonic() - began
-                    telling.used_s += self._slice_s
-                    self._ration.charge(self._slice_s)
-
-    _slice_s = 0.0
-
-    @asynccontextmanager
-    async def _allowed(self, cost_s: float) -> AsyncIterator[bool]:
-        """The device, where it may be had; False after a wait for that."""
-        if self._windows.holds.any:
-            await asyncio.sleep(WAIT_S)
-            yield False
-        elif not self._turns_run():
-            async with self._lease.hold(Rank.NARRATOR, OWNER):
-                yield not self._turns_run() and not self._windows.holds.any
-        elif self._allowance_s() < cost_s and self._allowance_s() < self._windows.slice_s:
-            await asyncio.sleep(WAIT_S)
-            yield False
-        elif self._reader.rounds.called:
-            async with self._a_round(cost_s) as may:
-                yield may
-        else:
-            with self._lent() as may:
-                yield may
-            if not may:
-                await asyncio.sleep(WAIT_S)
-
-    @contextmanager
-    def _lent(self) -> Iterator[bool]:
-        """The lease, if it is to be had at once, or to be lent by requests that have paused."""
-        grant = self._lease.try_acquire(Rank.NARRATOR, OWNER)
-        grant = grant or self._lease.lend(Rank.NARRATOR, OWNER)
-        try:
-            yield grant is not None
-        finally:
-            if grant is not None:
-                self._lease.release(grant)
-
-    @asynccontextmanager
-    async def _a_round(self, cost_s: float) -> AsyncIterator[bool]:
-        """A moment in which the engine has paused for us."""
-        paused: asyncio.Future[asyncio.Event] = asyncio.get_running_loop().create_future()
-        self._in_round.append(paused)
-        done: asyncio.Event | None = None
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WAIT_S * 10):
-                    done = await paused
-            if done is None or self._allowance_s() < min(cost_s, self._windows.slice_s):
-                yield False
-            else:
-                with self._lent() as may:
-                    yield may
-        finally:
-            if done is None and paused.done() and not paused.cancelled():
-                done = paused.result()
-            if done is not None:
-                done.set()
-            paused.cancel()
-
-    def _turns_run(self) -> bool:
-        return self._windows.turns_block and self._reader.roster.any_runs()
-
-    def _allowance_s(self) -> float:
-        """What may be used now; 0 where a running turn is in prefill."""
-        running = {live.session: live for live in self._reader.roster.running()}
-        for line in tuple(self._ration.accounts):
-            live = running.get(line)
-            if live is None or live.decoding != self._ration.accounts[line].turn:
-                self._ration.end(line)
-        for line, live in running.items():
-            if live.decodes_since_s is None:
-                return 0.0
-            self._ration.begin(line, live.decoding, live.decodes_since_s)
-        return self._ration.allowance_s(self._clock.monotonic())
-
-
-def _thought_end(view: SessionView, think_end: int) -> int:
-    """Behind the last thought of the last turn's output.
-
-    Raises:
-        InvalidInputError: there is none that has ended.
-    """
-    if view.turn is not None:
-        ends = np.flatnonzero(view.known.array(view.turn.prompt_length) == think_end)
-        if len(ends):
-            return view.turn.prompt_length + int(ends[-1]) + 1
-    raise InvalidInputError(
-        "the session's last turn has no thought that has ended: there is nothing to tell of",
-        field="session",
-        found=view.session,
-    )
-
-
-def _holds_still(view: SessionView | None, telling: Telling) -> bool:
-    """Whether the thought is still among the known ids; looked at once a turn."""
-    if view is None:
-        return False
-    if view.turns != telling.turns:
-        telling.turns = view.turns
-        return view.known.common_prefix(telling.base) == len(telling.base)
-    return True
-
-
-def _runs_still(view: SessionView | None, turn: TurnView) -> bool:
-    now = view.turn if view is not None else None
-    return now is not None and now.turn == turn.turn and now.running

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from shadow_reader.config import CHAT
 from shadow_reader.errors import InvalidInputError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.ids import EMPTY, Ids, checked_ids
 from shadow_reader.events.view import SessionView
+from shadow_reader.profiles import CHAT
 from shadow_reader.shadow.plan import Waiting
 from shadow_reader.shadow.vocabulary import Vocabulary
 

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 
 from shadow_reader.bounds import Bound
-from shadow_reader.config import ShadowProfile
 from shadow_reader.errors import BusyError, NotFoundError, ShadowError
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
+from shadow_reader.profiles import ShadowProfile
 from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import Ask, Beside, Reply, Wording
 from shadow_reader.shadow.sessions import Sessions

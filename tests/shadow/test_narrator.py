@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from shadow_reader.bounds import Bound
-from shadow_reader.config import ShadowProfile
 from shadow_reader.errors import BusyError, InvalidInputError
 from shadow_reader.events import types as t
-from shadow_reader.shadow.narrator import Narrator, Telling
+from shadow_reader.profiles import ShadowProfile
+from shadow_reader.shadow.narrator import Narrator
+from shadow_reader.shadow.telling import Telling
 from tests.fakes import GRID, run_virtual, virtual
 from tests.shadow.rig import Rig, quiet
 
