@@ -1,9 +1,9 @@
 """When the narrator may use the device: a slice at a time, beside turns within a share of its own.
 
 Laws: while turns decode, all slices together take at most ``share`` of the time since each turn's
-first token, and one slice. In prefill, under a hold, or beside a request that holds the lease and
-has not paused, there is none; where an engine calls its rounds, they come in those alone. The lease
-is let go of after each slice.
+first token, and one slice. In prefill, under a hold, beside a request that holds the lease and has
+not paused, or while somebody else has the box, there is none; where an engine calls its rounds,
+they come in those alone. The lease is let go of after each slice.
 """
 
 from __future__ import annotations
@@ -95,7 +95,15 @@ class Slices:
             yield False
         elif not self._turns_run():
             async with self._lease.hold(Rank.NARRATOR, OWNER):
-                yield not self._turns_run() and not self._windows.holds.any
+                idle = not self._turns_run() and not self._windows.holds.any
+                may = idle and self._windows.box.try_take()
+                try:
+                    yield may
+                finally:
+                    if may:
+                        self._windows.box.release()
+            if not may:
+                await asyncio.sleep(WAIT_S)
         elif self._allowance_s() < cost_s and self._allowance_s() < self._windows.slice_s:
             await asyncio.sleep(WAIT_S)
             yield False

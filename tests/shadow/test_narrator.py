@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -272,6 +274,26 @@ async def test_under_a_hold_and_in_prefill_nothing_is_written() -> None:
     await rig.end("other", "t1")
     assert await text_of(telling, one) == "It edits a file."
     await rig.stop()
+
+
+def test_while_somebody_else_has_the_box_nothing_is_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "box.lock"
+        rig = a_rig(box_lock=path).start()
+        telling = narrator(rig)
+        await thought(rig)
+        await quiet(5)
+        with path.open("r+") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            one = begin(rig, telling)
+            await asyncio.sleep(5)
+            assert not rig.engine.writings
+        assert await text_of(telling, one) == "It edits a file."
+        with path.open("r+") as other:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was let go of
+        await rig.stop()
+
+    run_virtual(main())
 
 
 @pytest.mark.parametrize("seed", [1, 2])
