@@ -449,6 +449,9 @@ class Reader:
         book: Logbook,
         answers: Sequence[Forked],
     ) -> None:
+        """Journal what was done and then the answers, which may all go into one commit."""
         await self._steps.journal(book)
-        for asked, forked in zip(batch, answers, strict=False):
-            await self._answering.hand_over(asked, view, forked)
+        pairs = zip(batch, answers, strict=False)
+        await asyncio.gather(
+            *(self._answering.hand_over(asked, view, forked) for asked, forked in pairs)
+        )

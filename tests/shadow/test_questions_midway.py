@@ -162,3 +162,17 @@ async def test_ids_that_are_not_what_was_meant_are_not_asked_about() -> None:
                 await asking
     assert len(await rig.events("s", t.Question)) == 1
     await rig.stop()
+
+
+@virtual
+async def test_the_answers_of_a_batch_go_into_the_journal_together_and_in_order() -> None:
+    rig = Rig().start()
+    await rig.whole_turn("s", ids(30), "t1")
+    await quiet()
+    rig.journal.commit_s = 1.0
+    began = rig.clock.monotonic()
+    replies = await rig.line.ask_many("s", [Ask([5, 6, 7 + n], YES_NO) for n in range(6)])
+    assert rig.clock.monotonic() - began < 4.0, "two or three commits, not seven"
+    answers = [event.question for event in await rig.events("s", t.Answer)]
+    assert answers == [reply.question for reply in replies]
+    await rig.stop()
