@@ -74,7 +74,7 @@ def test_questions_of_a_file_and_about_a_position(served: Served, tmp_path: Path
     run("feed", write_recording(tmp_path), "--url", served.url, "--session", "s")
     file = tmp_path / "questions.jsonl"
     file.write_text(
-        '{"question": "What now?", "choices": ["edit", "test"]}\n\n'
+        '{"question": "What now?", "choices": ["edit\u2028", "test"]}\n\n'
         '{"question_ids": [1, 2], "choices": ["a", "b"], "calibrate": true}\n'
     )
     words = ["ask", "s", "--questions", file, "--url", served.url]
