@@ -67,6 +67,8 @@ def fold(view: View, draft: t.Happened) -> View:
         return None
     if view is None:
         raise _impossible(draft, "the session was never opened")
+    if isinstance(event, t.Read):  # one a chunk: copied once
+        return replace(view, read=view.read + event.stop - event.start, last_at=draft.at)
     return replace(_fold_open(view, draft, event), last_at=draft.at)
 
 
@@ -89,8 +91,6 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
                 rewinds=view.rewinds + 1,
                 reread=view.reread + event.reread,
             )
-        case t.Read():
-            return replace(view, read=view.read + event.stop - event.start)
         case t.Checkpoint():
             return _checkpoint(view, event)
         case t.RationUsed() | t.Shared() | t.Spill() | t.Restore() | t.Dropped():
@@ -99,7 +99,7 @@ def _fold_open(view: SessionView, draft: t.Happened, event: t.SessionEvent) -> S
             return _fold_question(view, draft, event)
         case t.Label() | t.RouterAnswer() | t.Summary():
             return view  # the view is of what was served and read
-        case t.SessionOpened() | t.SessionErased():
+        case t.Read() | t.SessionOpened() | t.SessionErased():
             raise AssertionError("handled by fold()")
         case _:
             assert_never(event)

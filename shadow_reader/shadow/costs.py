@@ -17,11 +17,16 @@ class ChunkCosts:
 
     def __init__(self) -> None:
         self._last: dict[int, deque[float]] = {}
+        self._dearest: dict[int, float] = {}
+        self._least_s = 0.0
 
     def observe(self, position: int, seconds: float) -> None:
         """A chunk that began at ``position`` took so long."""
         depth = position // DEPTH_IDS
-        self._last.setdefault(depth, deque(maxlen=LAST)).append(seconds)
+        last = self._last.setdefault(depth, deque(maxlen=LAST))
+        last.append(seconds)
+        self._dearest[depth] = max(last)
+        self._least_s = min(self._dearest.values())
 
     def estimate_s(self, position: int) -> float | None:
         """Seconds that a chunk at ``position`` will take; None before any was read.
@@ -29,11 +34,11 @@ class ChunkCosts:
         Where none was read at that depth, the nearest one where some were.
         """
         depth = position // DEPTH_IDS
-        last = self._last.get(depth)
-        if last is None and self._last:
-            last = self._last[min(self._last, key=lambda known: (abs(known - depth), -known))]
-        return max(last) if last else None
+        dearest = self._dearest
+        if depth not in dearest and dearest:
+            depth = min(dearest, key=lambda known: (abs(known - depth), -known))
+        return dearest.get(depth)
 
     def least_s(self) -> float:
         """The cheapest estimate at any depth; 0 before any chunk was read."""
-        return min((max(last) for last in self._last.values()), default=0.0)
+        return self._least_s

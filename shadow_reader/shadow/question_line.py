@@ -153,6 +153,8 @@ class QuestionLine:
 
     def waiting(self) -> tuple[Waiting, ...]:
         """The questions in line, as the plan sees them."""
+        if not self._open:  # looked at several times a chunk, and most of the time nobody asks
+            return ()
         return tuple(asked.waiting for asked in self._open.values() if not asked.reply.done())
 
     def get(self, question: str) -> OpenQuestion | None:

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
@@ -237,10 +236,11 @@ class Reader:
         self._tell()
         self._parked = True
         try:
+            if until_s is None:
+                await self._wake.wait()
+                return
             with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    None if until_s is None else max(0.0, until_s - self._clock.monotonic())
-                ):
+                async with asyncio.timeout(max(0.0, until_s - self._clock.monotonic())):
                     await self._wake.wait()
         finally:
             self._parked = False
@@ -287,10 +287,9 @@ class Reader:
         )
 
     def _candidates(self, asked: Sequence[str]) -> list[Candidate]:
-        found = self.roster.candidates(asked)
         if not self.rounds.is_open:
-            return found
-        return [replace(c, cost_s=self._steps.costs.estimate_s(c.committed)) for c in found]
+            return self.roster.candidates(asked)
+        return self.roster.candidates(asked, self._steps.costs.estimate_s)
 
     @contextmanager
     def _holding(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -154,7 +154,13 @@ class Roster:
 
     def any_runs(self) -> bool:
         """Whether a turn runs, committed or not."""
-        return bool(self.running())
+        self._take_changed()
+        for name in tuple(self._running):
+            live = self.sessions.peek(name)
+            if live is not None and live.running:
+                return True
+            del self._running[name]
+        return False
 
     def running(self) -> list[LiveSession]:
         """The lines whose turn runs, committed or not."""
@@ -165,10 +171,15 @@ class Roster:
             self._running = {live.session: None for live in running}
         return running
 
-    def candidates(self, asked: Collection[str] = ()) -> list[Candidate]:
+    def candidates(
+        self,
+        asked: Collection[str] = (),
+        cost_s: Callable[[int], float | None] = lambda _position: None,
+    ) -> list[Candidate]:
         """The live sessions that the plan must see: behind, running, or asked about.
 
-        A session whose opening is not committed yet is among them while its turn runs.
+        A session whose opening is not committed yet is among them while its turn runs. ``cost_s``
+        says what a chunk at a position will take.
         """
         now = self.clock.monotonic()
         found = []
@@ -200,6 +211,7 @@ class Roster:
                         unserved_s=now if notes.unserved_s is None else notes.unserved_s,
                         blocked=notes.blocked or (PROFILE_OFF if unread else ""),
                         moving=bool(notes.moving),
+                        cost_s=cost_s(progress.committed),
                     )
                 )
         return found

@@ -84,8 +84,9 @@ class Rounds:
         """What may be used now; None where no round is open, or a running turn is in prefill."""
         if not self.is_open or not self.ration.accounts:
             return None
-        if any(live.decodes_since_s is None for live in self._roster.running()):
-            return None
+        for live in self._roster.running():
+            if live.decodes_since_s is None:
+                return None
         return self.ration.allowance_s(self._clock.monotonic())
 
     def worth_a_look(self) -> bool:
