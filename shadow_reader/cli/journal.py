@@ -49,6 +49,13 @@ TurnFilter: TypeAlias = Annotated[str | None, typer.Option("--turn", help="Only 
 KindFilter: TypeAlias = Annotated[
     list[str] | None, typer.Option("--kind", "-k", help="Only this kind; may be repeated.")
 ]
+SinceOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="From this time on: unix seconds or ISO 8601.")
+]
+UntilOption: TypeAlias = Annotated[
+    str | None, typer.Option(help="Before this time: unix seconds or ISO 8601.")
+]
+LimitOption: TypeAlias = Annotated[int | None, typer.Option(help="At most so many.", min=1)]
 IdsFlag: TypeAlias = Annotated[
     bool, typer.Option("--ids", help="Show token ids, not only how many there are.")
 ]
@@ -62,13 +69,9 @@ def list_entries(
     turn: TurnFilter = None,
     kind: KindFilter = None,
     after: Annotated[int, typer.Option(help="Only entries behind this seq.", min=0)] = 0,
-    since: Annotated[
-        str | None, typer.Option(help="From this time on: unix seconds or ISO 8601.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Before this time: unix seconds or ISO 8601.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = None,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Backwards.")] = False,
     ids: IdsFlag = False,
     url: UrlOption = None,

@@ -14,8 +14,11 @@ from shadow_reader.cli.journal import (
     FOLLOW_S,
     FileOption,
     KindFilter,
+    LimitOption,
     SessionFilter,
+    SinceOption,
     TurnFilter,
+    UntilOption,
     moment,
 )
 from shadow_reader.cli.options import Invocation, JsonFlag, TokenOption, UrlOption, invocation
@@ -39,13 +42,9 @@ def query(
             help='FIELD OP VALUE with = != < <= > >= in: "agree=false", "label in (chat, debug)".',
         ),
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(help="From this time on: unix seconds or ISO 8601.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Before this time: unix seconds or ISO 8601.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = None,
     newest_first: Annotated[
         bool, typer.Option("--newest-first", help="Backwards; needs --limit.")
     ] = False,
