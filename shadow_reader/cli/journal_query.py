@@ -125,7 +125,7 @@ async def _print(
         async with contextlib.aclosing(_rows(shared, asked, file, url, token)) as rows:
             async for row in rows:
                 print_json(row)
-        if not follow:
+        if not follow or asked.is_over():
             return
         await asyncio.sleep(FOLLOW_S)
 
@@ -161,7 +161,7 @@ async def _rows(
             turn=asked.turn,
             since=asked.since,
             until=asked.until,
-            limit=asked.limit,
+            limit=None if asked.limit is None else max(1, asked.limit - asked.given),
             order="desc" if asked.newest_first else "asc",
             by=asked.by,
             of=asked.of,
@@ -171,4 +171,5 @@ async def _rows(
         async with contextlib.aclosing(found):
             async for row in found:
                 asked.seen = max(asked.seen, row.get("seq", 0))
+                asked.given += 1
                 yield row

@@ -16,7 +16,7 @@ from shadow_reader.events.codec import KINDS
 from shadow_reader.events.conditions import Condition, parse_condition
 from shadow_reader.events.groups import Groups
 from shadow_reader.events.rows import ANSWER, QUESTION, FlatRows, Row, fields_of
-from shadow_reader.events.types import Entry
+from shadow_reader.events.types import Answer, Entry, Question
 
 MAX_NEWEST: Final = 100_000
 LONGEST_WAIT_S: Final = 3600.0
@@ -35,7 +35,7 @@ class RowQuery:
         since, until: unix seconds; the first is included, the second is not.
         limit: rows at most. newest_first: the newest ``limit`` ones, backwards.
         by, of: group the rows by a field, and sum up another one's numbers.
-        ids: rows have ``ids``, too. seen: only entries with a greater ``seq``.
+        ids: rows have ``ids``, too. seen: only entries with a greater ``seq``. given: rows so far.
 
     Raises:
         InvalidInputError: an unknown kind or field, no condition, or newest_first without a limit.
@@ -53,6 +53,7 @@ class RowQuery:
     of: str | None = None
     ids: bool = False
     seen: int = 0
+    given: int = 0
     _conditions: tuple[Condition, ...] = ()
     _flat: FlatRows = field(default_factory=FlatRows)
 
@@ -94,12 +95,17 @@ class RowQuery:
             for row in reversed(newest):
                 yield row
         else:
-            given = 0
+            if self.is_over():
+                return
             async for row in self._matching(entries):
+                self.given += 1
                 yield row
-                given += 1
-                if given == self.limit:
+                if self.is_over():
                     return
+
+    def is_over(self) -> bool:
+        """Whether as many rows were given as were asked for."""
+        return self.limit is not None and self.given >= self.limit
 
     async def _matching(self, entries: Entries) -> AsyncGenerator[Row, None]:
         read = set(self.kinds)
@@ -113,14 +119,31 @@ class RowQuery:
             "since": self.since,
             "until": self.until,
         }
-        if self.since is not None and ANSWER in (read or {ANSWER}):
-            filters["since"] = self.since - LONGEST_WAIT_S
         async for entry in entries(**filters):
             self.seen = entry.seq
+            if isinstance(entry.event, Answer) and not self._flat.knows(entry.event.question):
+                await self._find_question(entries, entry)
             row = self._flat.row(entry)
             if self.kinds and row["kind"] not in self.kinds:
                 continue
-            if self.since is not None and entry.at < self.since:
-                continue
             if all(condition.holds(row) for condition in self._conditions):
                 yield row
+
+    async def _find_question(self, entries: Entries, answer: Entry) -> None:
+        """The question may lie before what is read, or in another turn."""
+        assert isinstance(answer.event, Answer)
+        since = answer.at - LONGEST_WAIT_S
+        asked = entries(
+            session=answer.session,
+            turn=None,
+            kinds=[QUESTION],
+            after=0,
+            since=since,
+            until=None,
+        )
+        async for entry in asked:
+            if entry.seq > answer.seq:
+                return
+            if isinstance(entry.event, Question) and entry.event.question == answer.event.question:
+                self._flat.remember(entry)
+                return

@@ -85,6 +85,17 @@ class FlatRows:
         self._with_ids = with_ids
         self._asked: dict[str, t.Entry] = {}
 
+    def knows(self, question: str) -> bool:
+        """Whether this question is at hand for its answer."""
+        return question in self._asked
+
+    def remember(self, asked: t.Entry) -> None:
+        """A question, for its answer."""
+        assert isinstance(asked.event, t.Question)
+        self._asked[asked.event.question] = asked
+        if len(self._asked) > OPEN_QUESTIONS:
+            del self._asked[next(iter(self._asked))]
+
     def row(self, entry: t.Entry) -> Row:
         """The entry's row."""
         row = entry_row(entry, with_ids=self._with_ids)
@@ -92,10 +103,8 @@ class FlatRows:
         if ids is not None:
             row["id_count"] = len(ids) if self._with_ids else row.pop("ids")["count"]
         match entry.event:
-            case t.Question(question=question):
-                self._asked[question] = entry
-                if len(self._asked) > OPEN_QUESTIONS:
-                    del self._asked[next(iter(self._asked))]
+            case t.Question():
+                self.remember(entry)
             case t.Answer(question=question):
                 row |= _joined(self._asked.pop(question, None), entry.event)
             case t.QuestionEnded(question=question):

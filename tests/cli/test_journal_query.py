@@ -56,6 +56,8 @@ def test_rows_conditions_and_groups(filled: Served, place: str) -> None:
     assert "there are seq, at, session" in " ".join(bad.err.split())
     assert run(*words, "--follow", "--by", "label").code == ExitCode.USAGE
     assert run(*words, "--newest-first").code == ExitCode.USAGE
+    followed = run(*words, "--follow", "--limit", "3").rows
+    assert [row["seq"] for row in followed] == [row["seq"] for row in rows[:3]]
 
 
 def test_over_http_a_condition_may_hold_commas_and_an_unknown_field_lists_the_known(

@@ -53,6 +53,8 @@ def ask(given_: list[t.Entry] | None = None, **asked: Any) -> list[dict[str, Any
         for entry in everything:
             tag = next(kind for kind, cls in KINDS.items() if isinstance(entry.event, cls))
             wanted = (kinds is None or tag in kinds) and session in (None, entry.session)
+            since, turn = filters["since"], filters["turn"]
+            wanted = wanted and turn in (None, entry.turn) and (since is None or entry.at >= since)
             if wanted and entry.seq > after:
                 yield entry
 
@@ -193,3 +195,33 @@ def test_the_newest_first_and_limits_and_ids() -> None:
     assert (question["ids"], question["id_count"]) == ([1, 2], 2)
     assert "ids" not in ask(kinds=["question"])[0]
     assert len(ask(session="s0")) == 6
+
+
+@pytest.mark.parametrize("asked", [{"seen": 1}, {"since": 1.0}, {"turn": "later"}])
+def test_an_answer_finds_its_question_before_what_is_read_and_in_another_turn(
+    asked: dict[str, Any],
+) -> None:
+    given_ = [entry._replace(turn="later" if entry.seq > 1 else "t") for entry in entries()]
+    rows = ask(given_, kinds=["answer"], **asked)
+    assert [row["seq"] for row in rows] == [2, 5, 8, 11]
+    assert all(row["question_kind"] == "router" and row["probability"] == 0.75 for row in rows)
+
+
+def test_asked_again_it_goes_on_and_ends_at_its_limit() -> None:
+    everything = entries()
+    there = [4]
+
+    async def found(**filters: Any) -> AsyncIterator[t.Entry]:
+        for entry in everything[: there[0]]:
+            if entry.seq > filters["after"]:
+                yield entry
+
+    async def main() -> list[list[int]]:
+        query = RowQuery(limit=7)
+        told = []
+        for there[0] in (4, 4, 6, 12):
+            told.append([row["seq"] async for row in query.rows(found)])
+        assert query.is_over()
+        return told
+
+    assert asyncio.run(main()) == [[1, 2, 3, 4], [], [5, 6], [7]]
