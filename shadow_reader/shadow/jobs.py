@@ -150,10 +150,9 @@ def fork(
     return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
 
 
-def base_above(engine: Engine, known: Ids, aligned: Aligned, about: int) -> tuple[int, int]:
+def base_above(engine: Engine, committed: int, known: Ids, about: int) -> tuple[int, int]:
     """The line to stand on, and up to which id, for what is to see the first ``about`` ids and as
     many more as are read; the state has read the chunks below ``about``."""
-    committed = aligned.committed
     fresh = len(known) - committed < engine.identity.grid
     return committed, len(known) if fresh else max(about, committed)
 

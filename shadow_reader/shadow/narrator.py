@@ -174,6 +174,7 @@ class Narrator:
             about,
             view.turn.running,
             prompt,
+            view.opened_at,
             view.known.take(about),
             view.turns,
             asyncio.Queue(),
@@ -256,9 +257,11 @@ class Narrator:
         """Read up to the thought, write; why it is over."""
         vocabulary = self._line.vocabulary
         assert vocabulary is not None, "it was there when this began"
-        await self._reader.wait_read(telling.line, telling.about)
-        chunk_s = self._reader.cost_s(telling.about) or self._windows.slice_s
-        await self._slices.run(telling, partial(self._open, telling, writing), 2 * chunk_s)
+        chunk_s = self._windows.slice_s
+        while not writing:
+            await self._reader.wait_read(telling.line, telling.about)
+            chunk_s = self._reader.cost_s(telling.about) or chunk_s
+            await self._slices.run(telling, partial(self._open, telling, writing), 2 * chunk_s)
         pieces = Pieces(vocabulary)
         stops = {vocabulary.special.im_end, vocabulary.special.end_of_text}
         while True:
@@ -282,16 +285,22 @@ class Narrator:
                 return "stop"
 
     def _open(self, telling: Telling, writing: list[Writing]) -> None:
-        """On the device: begin to write on top of what is read of the session."""
+        """On the device: begin to write on top of what is read of the session.
+
+        Nothing is done where its state left, or a prompt came, while the device was waited for:
+        the reader brings it up to date first, and journals what that takes.
+        """
         view = self._reader.roster.known(telling.line)
         if view is None:
             raise NotFoundError("the session is gone", field="session", found=telling.line)
         if len(view.known) < telling.about:
             raise ConflictError("a prompt has replaced the thought", field="session")
-        aligned = self._engine.align(telling.line, view.known)
-        if aligned.cut is not None:
-            raise ConflictError("a prompt has replaced what was read", field="session")
-        line, position = jobs.base_above(self._engine, view.known, aligned, telling.about)
+        stats = self._engine.state_stats(telling.line)
+        read = telling.about < self._engine.identity.grid or stats is not None
+        if not (read and self._reader.roster.has_read(view, telling.about)):
+            return
+        committed = stats.committed if stats is not None else 0
+        line, position = jobs.base_above(self._engine, committed, view.known, telling.about)
         vocabulary = self._line.vocabulary
         assert vocabulary is not None
         newline = tuple(vocabulary.encode("\n", special=False))
@@ -331,10 +340,14 @@ class Narrator:
         event = t.Summary(
             telling.about, telling.position, Ids.of(telling.ids), reason, behind, lag_ms, used_ms
         )
-        with suppress(ShadowError):  # the session may be gone
-            receipt = await self._sessions.record(telling.line, event, turn=telling.turn.turn)
+        journaled = False
+        with suppress(ShadowError):
+            receipt = await self._sessions.record(
+                telling.line, event, turn=telling.turn.turn, opened_at=telling.opened_at
+            )
             if receipt is not None:
                 await receipt
+                journaled = True
         reply = SummaryReply(
             telling.line,
             telling.turn.turn,
@@ -343,7 +356,8 @@ class Narrator:
             reason,
             *(telling.about, telling.position, behind, lag_ms, used_ms),
         )
-        self._last.append(reply)
+        if journaled:  # nothing is kept of a session that is gone
+            self._last.append(reply)
         if telling.reply.done():
             return
         if failed is not None:

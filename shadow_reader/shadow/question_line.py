@@ -125,8 +125,8 @@ class QuestionLine:
             InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked; of
             several questions ``question`` says which one is at fault.
             ConflictError: a prompt has replaced the ids that ``position`` means, or they are not
-                ``base`` (then nothing was asked), or the state has
-            read past them and kept nothing to answer on.
+                ``base`` (then nothing was asked), or the state has read past them and kept nothing
+                to answer on.
             AskTimeoutError: the answers did not come in time; what is open is given up.
         """
         limit_s = self.limit(timeout_s)

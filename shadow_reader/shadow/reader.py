@@ -179,8 +179,7 @@ class Reader:
             view = self.roster.known(session)
             if view is None:
                 raise NotFoundError(f"no session {session!r}", field="session", found=session)
-            aligned = self.roster.notes(session).aligned_turns == view.turns
-            if aligned and self.roster.committed(session) >= position // self._grid * self._grid:
+            if self.roster.has_read(view, position):
                 return
             await self._moved.wait()
         raise ShutDownError("the reader has stopped")

@@ -118,6 +118,12 @@ class Roster:
         """See ``Progress.fresh``."""
         return self.progress(live).fresh
 
+    def has_read(self, view: SessionView, position: int) -> bool:
+        """Whether the state has read every whole chunk of the view's first ``position`` ids, and
+        nothing that the view does not hold. Whoever has the lease may rely on it."""
+        aligned = self.notes(view.session).aligned_turns == view.turns
+        return aligned and self.committed(view.session) >= position // self._grid * self._grid
+
     def reads(self, view: SessionView) -> bool:
         """Whether the profile of the session's last turn has it read."""
         return view.turn is None or self.sessions.limits.reads(view.turn.profile)

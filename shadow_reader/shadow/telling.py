@@ -35,6 +35,7 @@ class Telling:
 
     Attributes:
         line: of talk. turn: whose thought it is of; runs: it ran when this began.
+        opened_at: when the session was opened that it is of.
         base: the ids up to the thought's end. turns: of the line, when they were last looked at.
         pieces: its text as it comes; None ends it. reply: what became of it.
         ended: why, where it was not to be finished.
@@ -45,6 +46,7 @@ class Telling:
     about: int
     runs: bool
     prompt: str
+    opened_at: float
     base: Ids
     turns: int
     pieces: asyncio.Queue[str | None]

@@ -296,6 +296,75 @@ def test_while_somebody_else_has_the_box_nothing_is_written(tmp_path: Path) -> N
     run_virtual(main())
 
 
+@virtual
+async def test_a_state_that_left_while_it_waited_is_read_again_in_chunks_first() -> None:
+    rig = a_rig().start()
+    telling = narrator(rig)
+    await thought(rig)
+    await quiet(5)
+    async with rig.lease.request():
+        one = begin(rig, telling)
+        await asyncio.sleep(1)
+        rig.engine.drop("s")  # as when another session needs its room
+        rig.reader.roster.dropped("s", "to make room", rig.sessions.messages)
+        before = len(rig.engine.calls)
+    await quiet(5)
+    assert not rig.engine.writings, "it is not read in one go"
+    await rig.whole_turn("s", [*range(5 * GRID), 7, 8, THINK_END, 9, 1], "t2")
+    assert await text_of(telling, one) == "It edits a file."
+    methods = [method for method, _ in rig.engine.calls[before:]]
+    assert methods.index("write") > max(
+        place for place, method in enumerate(methods) if method == "read_chunk"
+    )
+    assert methods.count("read_chunk") == 5
+    rig.assert_exact("s")
+    await rig.stop()
+
+
+@virtual
+async def test_a_rewind_that_it_meets_is_the_reader_s_and_is_journaled() -> None:
+    """A prompt keeps the thought and cuts behind it, while the summary waits for the device."""
+    rig = a_rig().start()
+    telling = narrator(rig)
+    await rig.prompt("s", list(range(2 * GRID)), "t1")
+    await rig.output("s", "t1", 0, [THINK_END, *range(3 * GRID)])
+    await rig.end("s", "t1")
+    await quiet(5)
+    async with rig.lease.request():
+        one = begin(rig, telling)
+        await asyncio.sleep(1)
+        known = [*range(2 * GRID), THINK_END, *range(GRID), *[3] * GRID]
+        await rig.whole_turn("s", known, "t2")
+    assert await text_of(telling, one) == "It edits a file."
+    await quiet(5)
+    assert len(await rig.events("s", t.Rewind)) == 1
+    (writing,) = rig.engine.writings
+    assert writing.base[: len(known)] == tuple(known)
+    await rig.check_laws("s")
+    rig.assert_exact("s")
+    await rig.stop()
+
+
+@virtual
+async def test_of_an_erased_session_nothing_comes_back() -> None:
+    rig = a_rig().start()
+    telling = narrator(rig)
+    rig.engine.says = "x" * 60
+    await thought(rig)
+    await quiet(5)
+    one = begin(rig, telling)
+    pieces = telling.pieces(one)
+    assert await anext(pieces)
+    await rig.erase("s")
+    await thought(rig)  # another session of that name
+    await quiet(5)
+    assert one.reply.done()
+    assert not telling.status().last
+    assert not await summaries(rig)
+    await pieces.aclose()
+    await rig.stop()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_neither_share_is_ever_passed_by_more_than_a_slice(seed: int) -> None:
     """The reader's and the narrator's, each for itself, in every turn."""
