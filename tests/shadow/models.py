@@ -22,7 +22,7 @@ from shadow_reader.shadow.model import qwen35
 from shadow_reader.shadow.model.config import FULL, LINEAR, ModelConfig
 from shadow_reader.shadow.model.names import tensor_shapes
 from shadow_reader.shadow.model.parameters import ParameterBuilder, Parameters
-from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step, Watch
 from shadow_reader.shadow.model.random_weights import random_tensor
 
 SMALL: Final = ModelConfig(
@@ -85,10 +85,11 @@ class Watched(Qwen35):
         position: int,
         past: Sequence[torch.Tensor],
         state: RecurrentState,
+        watch: Watch | None = None,
     ) -> Step:
         self.calls.append((position, len(ids)))
         self.trip("forward")
-        step = super().forward(ids, position=position, past=past, state=state)
+        step = super().forward(ids, position=position, past=past, state=state, watch=watch)
         self.trip("forwarded")
         return step
 
@@ -120,6 +121,7 @@ class Fake(Watched):
         position: int,
         past: Sequence[torch.Tensor],
         state: RecurrentState,
+        watch: Watch | None = None,
     ) -> Step:
         self.calls.append((position, len(ids)))
         self.trip("forward")
@@ -135,8 +137,12 @@ class Fake(Watched):
             return torch.from_numpy(random.standard_normal(shape, dtype=np.float32))
 
         c, n = self.config, len(ids)
+        hidden = made(n, c.hidden)
+        if watch is not None:
+            for layer in range(c.layers):
+                watch(layer, hidden * (layer + 1))
         return Step(
-            made(n, c.hidden),
+            hidden,
             made(c.full_layers, 2, c.kv_heads, n, c.head_dim),
             RecurrentState(made(*state.recurrent.shape), made(*state.conv.shape)),
         )

@@ -8,6 +8,7 @@ cuBLAS's. Twin: ``Qwen35.forward``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -122,13 +123,16 @@ class FusedForward:
         self._rotary = rotary
         self._b = buffers
 
-    def run(self) -> None:
-        """Launch everything; inputs are in the buffers, outputs come there."""
+    def run(self, after: Callable[[int], None] | None = None) -> None:
+        """Launch everything; inputs are in the buffers, outputs come there.
+
+        ``after`` is called behind each layer, when ``x`` is what the layer leaves.
+        """
         b, p, eps = self._b, self._parameters, self._config.norm_eps
         torch.index_select(p.embed, 0, b.ids, out=b.x)
         cos, sin = self._rotary.angles_at(b.numbers[POSITION], b.n)
         linear = full = 0
-        for layer in p.layers:
+        for index, layer in enumerate(p.layers):
             norm_rows(x=b.x, weight=layer.mixer_norm, eps=eps, out=b.normed)
             if isinstance(layer.mixer, DeltaParameters):
                 self._delta(layer.mixer, linear)
@@ -137,6 +141,8 @@ class FusedForward:
                 self._attend(layer.mixer, full, cos, sin)
                 full += 1
             self._mlp(layer)
+            if after is not None:
+                after(index)
         norm_rows(x=b.x, weight=p.norm, eps=eps, out=b.hidden)
 
     def _delta(self, p: DeltaParameters, index: int) -> None:

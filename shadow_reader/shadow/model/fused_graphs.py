@@ -8,7 +8,7 @@ that. Graphs are captured when ``prepare`` says so, or else at the first call of
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -76,8 +76,12 @@ class ChunkGraphs:
         past: Sequence[torch.Tensor],
         recurrent: torch.Tensor,
         conv: torch.Tensor,
+        watch: Callable[[int, torch.Tensor], None] | None = None,
     ) -> Result:
-        """Read ``ids`` [n] at ``position``; see ``Qwen35.forward``. All results are new."""
+        """Read ``ids`` [n] at ``position``; see ``Qwen35.forward``. All results are new.
+
+        With ``watch`` the same kernels are launched one by one.
+        """
         pages = paged(past, position, KEYS)
         whole, page = ids.shape[0] <= LONGEST, _rows_a_page(pages)
         step = LONGEST if whole or page > LONGEST else page
@@ -88,7 +92,7 @@ class ChunkGraphs:
                 part = ids[start : start + step]
                 if start:
                     pages = paged([*pages, rows[-1]], position + start, KEYS)
-                result = self._read(part, position + start, pages, recurrent, conv)
+                result = self._read(part, position + start, pages, recurrent, conv, watch)
                 recurrent, conv = result[2:]
                 hidden.append(result[0])
                 rows.append(result[1])
@@ -103,13 +107,16 @@ class ChunkGraphs:
         pages: Sequence[torch.Tensor],
         recurrent: torch.Tensor,
         conv: torch.Tensor,
+        watch: Callable[[int, torch.Tensor], None] | None,
     ) -> Result:
         count = ids.shape[0]
         n = padded(count)
         graph = self._graph(n)
         b, forward = self._sizes[n]
         given = self._give(b, ids, position, pages, recurrent, conv)
-        if graph is None:
+        if watch is not None:
+            forward.run(lambda layer: watch(layer, b.x[:count]))
+        elif graph is None:
             forward.run()
         else:
             graph.replay()

@@ -8,9 +8,9 @@ their twin, and the way everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch.nn.functional import embedding, linear, silu, softplus
@@ -29,6 +29,9 @@ from shadow_reader.shadow.model.parameters import (
 
 if TYPE_CHECKING:
     from shadow_reader.shadow.model.fused_graphs import ChunkGraphs
+
+Watch: TypeAlias = Callable[[int, torch.Tensor], None]
+"""Shown, after each decoder layer, its number from 0 and the residual stream [n, hidden]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class Qwen35:
         position: int,
         past: Sequence[torch.Tensor],
         state: RecurrentState,
+        watch: Watch | None = None,
     ) -> Step:
         """Read ``ids`` [n] int64 at ``position``, n >= 1, every id within the vocabulary.
 
@@ -148,17 +152,27 @@ class Qwen35:
             past: the rows before ``position`` in order, each [full_layers, 2, kv_heads, any,
                 head_dim] in the model dtype; together exactly ``position`` rows.
             state: the state at ``position``.
+            watch: sees what each layer leaves, in the model dtype, and copies what it wants of it;
+                in order of position where a long call is read in parts. The result's bits are the
+                same with it; on a GPU it takes longer, kernels being launched one by one.
         """
         self._check(ids, position, past, state)
         if self._graphs is not None:
             hidden, rows, recurrent, conv = self._graphs.read(
-                ids, position=position, past=past, recurrent=state.recurrent, conv=state.conv
+                ids,
+                position=position,
+                past=past,
+                recurrent=state.recurrent,
+                conv=state.conv,
+                watch=watch,
             )
             return Step(hidden, rows, RecurrentState(recurrent, conv))
         call = _Call(self, ids.shape[0], position, past, state)
         x = embedding(ids, self._parameters.embed)
-        for layer in self._parameters.layers:
+        for index, layer in enumerate(self._parameters.layers):
             x = call.layer(layer, x)
+            if watch is not None:
+                watch(index, x)
         hidden = rms_norm(x, self._parameters.norm, self.config.norm_eps)
         return Step(hidden, call.rows, RecurrentState(call.recurrent, call.conv))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shadow_reader.shadow.model.layers import rms_norm
 from shadow_reader.shadow.model.load import load_model
 from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
 from tests.shadow.model.oracle import distance
@@ -95,6 +96,23 @@ def test_a_graph_gives_the_bits_of_its_kernels(model: Qwen35) -> None:
     alone._graphs._use_graphs = False
     one_by_one, in_graphs = read(alone, CUTS)[2], read(model, CUTS)[2]
     assert [cpu_bits(step) for step in in_graphs] == [cpu_bits(step) for step in one_by_one]
+
+
+@pytest.mark.parametrize("n", [2, 300, 1030])
+def test_watching_changes_no_bit(model: Qwen35, n: int) -> None:
+    pages, state, _ = read(model, [512, 512, 76])
+    ids = torch.cat([IDS, IDS])[:n].to(model.device)
+    seen: list[tuple[int, torch.Tensor]] = []
+    plain = model.forward(ids, position=1100, past=pages, state=state)
+    watched = model.forward(
+        ids, position=1100, past=pages, state=state, watch=lambda i, x: seen.append((i, x.clone()))
+    )
+    assert cpu_bits(watched) == cpu_bits(plain)
+    last = torch.cat([x for i, x in seen if i == model.config.layers - 1])
+    assert last.shape == plain.hidden.shape
+    normed = rms_norm(last, model._parameters.norm, model.config.norm_eps)
+    assert distance(normed, plain.hidden) < 1e-2
+    assert len(seen) == model.config.layers * (1 if n <= 1024 else 3)
 
 
 @needs_kernels

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shadow_reader.shadow.model.layers import rms_norm
 from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState
 from tests.shadow.model.oracle import distance
 from tests.shadow.model.small import bits, read_in_parts, small_model, some_ids, step_bits
@@ -49,6 +50,21 @@ def test_a_failing_call_leaves_nothing(model: Qwen35) -> None:
     assert bits(*pages, state.recurrent, state.conv) == before
     again = step_bits(model.forward(some_ids(9), position=100, past=pages, state=state))
     assert again == plain
+
+
+def test_watching_shows_every_layer_and_changes_no_bit(model: Qwen35) -> None:
+    pages, state, _ = read_in_parts(model, some_ids(100), [64, 36])
+    ids, seen = some_ids(9, seed=4), dict[int, torch.Tensor]()
+    plain = model.forward(ids, position=100, past=pages, state=state)
+    watched = model.forward(
+        ids, position=100, past=pages, state=state, watch=lambda i, x: seen.update({i: x.clone()})
+    )
+    assert step_bits(watched) == step_bits(plain)
+    assert list(seen) == list(range(model.config.layers))
+    assert all(x.shape == (9, model.config.hidden) for x in seen.values())
+    last = rms_norm(seen[model.config.layers - 1], model._parameters.norm, model.config.norm_eps)
+    assert torch.equal(last, plain.hidden)
+    assert not torch.equal(seen[0], seen[1])
 
 
 def test_bits_do_not_depend_on_where_rows_and_state_lie(model: Qwen35) -> None:

@@ -89,6 +89,27 @@ def test_the_forward_equals_plain_torch(cuts: list[int]) -> None:
         assert distance(found.state.conv, wanted.state.conv) < 5e-6
 
 
+def test_watching_shows_what_plain_torch_shows() -> None:
+    model = small_model(config=ONE_OF_EACH)
+    state = model.empty_state()
+    seen: list[list[torch.Tensor]] = [[], []]
+    model.forward(
+        IDS[:70], position=0, past=[], state=state, watch=lambda _, x: seen[0].append(x.clone())
+    )
+    kernels(model).read(
+        IDS[:70],
+        position=0,
+        past=[],
+        recurrent=state.recurrent,
+        conv=state.conv,
+        watch=lambda _, x: seen[1].append(x.clone()),
+    )
+    assert len(seen[0]) == len(seen[1]) == model.config.layers
+    for wanted, found in zip(*seen, strict=True):
+        assert found.shape == wanted.shape
+        assert distance(found, wanted) < 5e-6
+
+
 def test_norms_and_gates_equal_plain_torch() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(32, 24, generator=generator)
