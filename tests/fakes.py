@@ -23,6 +23,8 @@ from hashlib import blake2b
 from typing import Any, ParamSpec, TypeVar
 
 import async_solipsism
+import numpy as np
+from numpy.typing import NDArray
 
 from shadow_reader.errors import OutOfRoomError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
@@ -46,6 +48,8 @@ EFFORT = int(os.environ.get("SHADOW_EFFORT", "1"))
 
 GRID = 8
 VOCABULARY = 1000
+LAYERS = 4
+HIDDEN = 8
 CONTEXT_IDS = 4096
 START_WALL = 1_700_000_000.0
 
@@ -170,6 +174,14 @@ class FakeEngine:
     def context_ids(self) -> int:
         return CONTEXT_IDS
 
+    @property
+    def layers(self) -> int:
+        return LAYERS
+
+    @property
+    def hidden(self) -> int:
+        return HIDDEN
+
     def align(self, session: str, known: Ids) -> Aligned:
         self._begin("align", session)
         state = self.states.get(session)
@@ -220,6 +232,23 @@ class FakeEngine:
         assert line in (None, 0, len(state.read), *state.checkpoints)
         read = state.read if line is None else state.read.take(line)
         return self.answer_to([*read, *tail, *question], letters)
+
+    def vectors(
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        layers: Sequence[int],
+        last: int,
+        line: int | None = None,
+    ) -> NDArray[np.float32]:
+        self._begin("vectors", session)
+        state = self.states.get(session) or FakeState()
+        self._room(1)
+        assert line in (None, 0, len(state.read), *state.checkpoints)
+        assert len(tail) >= 1
+        read = state.read if line is None else state.read.take(line)
+        return self.vectors_of([*read, *tail], layers, last)
 
     def write(
         self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None
@@ -335,6 +364,16 @@ class FakeEngine:
     def hash_of(ids: Ids) -> str:
         """The digest of a state that read exactly these ids."""
         return blake2b(ids.to_bytes(), digest_size=8).hexdigest()
+
+    @staticmethod
+    def vectors_of(ids: Sequence[int], layers: Sequence[int], last: int) -> NDArray[np.float32]:
+        """What ``vectors`` gives on top of these ids: each layer's depends on all of them."""
+        made = []
+        for layer in layers:
+            seed = Ids.of([*ids, layer, last]).to_bytes()
+            drawn = np.frombuffer(blake2b(seed, digest_size=4 * HIDDEN).digest(), np.uint32)
+            made.append(drawn / np.float32(2**31) - np.float32(1.0))
+        return np.array(made, np.float32)
 
     @staticmethod
     def answer_to(ids: Sequence[int], letters: Sequence[int]) -> tuple[float, ...]:

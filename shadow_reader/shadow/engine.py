@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import Manifest, Piece, RawTensor, Span
 
@@ -198,6 +201,16 @@ class Engine(Protocol):
         """Longest sequence the model takes."""
         ...
 
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model."""
+        ...
+
+    @property
+    def hidden(self) -> int:
+        """Numbers in a hidden vector."""
+        ...
+
     def align(self, session: str, known: Ids) -> Aligned:
         """Bring the state back to ids that ``known`` begins with.
 
@@ -245,6 +258,30 @@ class Engine(Protocol):
         Args:
             line: what lies below the tail: 0, the line of a checkpoint, or the committed line, as
                 without it.
+
+        Raises:
+            OutOfRoomError: the fork would pass the cap.
+        """
+        ...
+
+    def vectors(
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        layers: Sequence[int],
+        last: int,
+        line: int | None = None,
+    ) -> NDArray[np.float32]:
+        """What ``layers`` make of the last ``last`` ids of ``tail``, or of all where it has fewer.
+
+        [len(layers), hidden] float32: the mean of the hidden vectors, in float32. A layer below
+        ``self.layers``: the residual stream after that decoder layer, counted from 0; that number
+        itself: after the final norm. ``tail`` has at least one id. A fork: nothing of the session
+        changes.
+
+        Args:
+            line: as in ``ask``.
 
         Raises:
             OutOfRoomError: the fork would pass the cap.

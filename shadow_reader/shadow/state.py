@@ -23,7 +23,7 @@ from shadow_reader.events.view import MAX_CHECKPOINTS
 from shadow_reader.shadow.digest import state_digest
 from shadow_reader.shadow.engine import Aligned, StateStats
 from shadow_reader.shadow.memory import Memory, Trail, chunk_bytes
-from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step
+from shadow_reader.shadow.model.qwen35 import Qwen35, RecurrentState, Step, Watch
 from shadow_reader.shadow.pool import Page
 from shadow_reader.shadow.standing import Checkpoint, Standing, chained, digest_of
 from shadow_reader.shadow.writing import WritingFork
@@ -168,11 +168,14 @@ class SessionState:
         return self._memory.let_go((), [checkpoint.held])
 
     @contextmanager
-    def fork(self, ids: Ids, *, line: int | None = None) -> Iterator[Step]:
+    def fork(
+        self, ids: Ids, *, line: int | None = None, watch: Watch | None = None
+    ) -> Iterator[Step]:
         """Read ``ids`` (at least one) above the rows of a line, into scratch that goes away.
 
         Args:
             line: 0, a checkpoint's, or where the state stands, as without it.
+            watch: sees what each layer leaves; see ``Qwen35.forward``.
 
         Raises:
             OutOfRoomError: the fork's rows and state would pass the cap.
@@ -180,7 +183,7 @@ class SessionState:
         base = self._now if line is None else self._at(line)
         scratch = self._rows_bytes(len(ids), base) + self._memory.state_bytes
         with self._memory.account.hold(scratch, f"a fork of {len(ids)} ids"):
-            yield self._forward(base, ids.array())
+            yield self._forward(base, ids.array(), watch)
 
     def write(self, ids: Ids, *, most: int, line: int | None = None) -> WritingFork:
         """Write above ``ids`` (at least one) above the rows of a line; ``line`` as in ``fork``.
@@ -235,13 +238,14 @@ class SessionState:
         now, self._now = self._now, other
         return self._memory.let_go(now.pages, now.states)
 
-    def _forward(self, now: Standing, ids: NDArray[np.uint32]) -> Step:
+    def _forward(self, now: Standing, ids: NDArray[np.uint32], watch: Watch | None = None) -> Step:
         """The model over ``ids`` above what ``now`` has read."""
         return self._model.forward(
             torch.from_numpy(ids.astype(np.int64)).to(self._model.device),
             position=len(now.ids),
             past=[page.rows for page in now.pages],
             state=self._model.empty_state() if now.state is None else now.state.state,
+            watch=watch,
         )
 
     def _rows_bytes(self, count: int, base: Standing) -> int:

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from shadow_reader.config import Settings
 from shadow_reader.errors import ModelError, SettingsError
@@ -25,6 +27,7 @@ from shadow_reader.shadow.account import MemoryAccount
 from shadow_reader.shadow.engine import Aligned, EngineIdentity, EngineStats, StateStats
 from shadow_reader.shadow.export import export_state
 from shadow_reader.shadow.giving import give_way
+from shadow_reader.shadow.hidden import LastRows
 from shadow_reader.shadow.identity import identify
 from shadow_reader.shadow.memory import Memory
 from shadow_reader.shadow.model.facts import least_bytes
@@ -83,6 +86,7 @@ class TorchEngine:
         self._sessions: dict[str, SessionState] = {}
         self._identity = identify(model, grid)
         self._vocabulary = config.vocab
+        self._layers, self._hidden = config.layers, config.hidden
         self._context_ids = min(context_ids or config.context, config.context)
         self._weights_bytes = model.weight_bytes
         if model.device.type == "cuda":
@@ -103,6 +107,16 @@ class TorchEngine:
     def context_ids(self) -> int:
         """Longest sequence that is read."""
         return self._context_ids
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers of the model."""
+        return self._layers
+
+    @property
+    def hidden(self) -> int:
+        """Numbers in a hidden vector."""
+        return self._hidden
 
     @torch.inference_mode()
     def align(self, session: str, known: Ids) -> Aligned:
@@ -170,6 +184,32 @@ class TorchEngine:
         if not all(math.isfinite(p) for p in found):
             raise ModelError(f"{model.name} gives no finite logits", model=model.name)
         return tuple(found)
+
+    @torch.inference_mode()
+    def vectors(
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        layers: Sequence[int],
+        last: int,
+        line: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Hidden vectors of the end of ``tail``, on a fork; see ``Engine``.
+
+        Raises:
+            OutOfRoomError: the fork would pass the cap.
+            ModelError: the model gave no finite numbers.
+        """
+        model = self._loaded()
+        rows = LastRows(layers, final=self._layers, last=last)
+        watch = rows.watch if rows.within else None
+        state = self._state(session)
+        with self._memory.room("a fork"), state.fork(tail, line=line, watch=watch) as step:
+            found = rows.mean(step.hidden)
+        if not np.isfinite(found).all():
+            raise ModelError(f"{model.name} gives no finite vectors", model=model.name)
+        return found
 
     @torch.inference_mode()
     def write(

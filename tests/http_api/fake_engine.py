@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor, Span
@@ -21,6 +24,8 @@ from shadow_reader.shadow.engine import (
 
 GRID = 64
 VOCABULARY = 248_320
+LAYERS = 4
+HIDDEN = 8
 CONTEXT_IDS = 4096
 
 
@@ -49,6 +54,14 @@ class FakeEngine:
     @property
     def context_ids(self) -> int:
         return CONTEXT_IDS
+
+    @property
+    def layers(self) -> int:
+        return LAYERS
+
+    @property
+    def hidden(self) -> int:
+        return HIDDEN
 
     def align(self, session: str, known: Ids) -> Aligned:
         read = self.known.get(session, EMPTY)
@@ -84,6 +97,19 @@ class FakeEngine:
         self._pass()
         rest = 0.5 / (len(letters) - 1)
         return (0.5, *(rest for _ in letters[1:]))
+
+    def vectors(
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        layers: Sequence[int],
+        last: int,
+        line: int | None = None,
+    ) -> NDArray[np.float32]:
+        self.asked.set()
+        self._pass()
+        return np.ones((len(layers), HIDDEN), np.float32)
 
     def write(
         self, session: str, *, tail: Ids, prompt: Ids, most: int, line: int | None = None

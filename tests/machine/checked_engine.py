@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor, Span
@@ -94,11 +98,29 @@ class CheckedEngine(TorchEngine):
         line: int | None = None,
     ) -> tuple[float, ...]:
         """Law 3: nothing of any session changes, in any bit."""
+        with self._leaving_nothing(session):
+            return super().ask(session, tail=tail, question=question, letters=letters, line=line)
+
+    def vectors(
+        self,
+        session: str,
+        *,
+        tail: Ids,
+        layers: Sequence[int],
+        last: int,
+        line: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Law 3: nothing of any session changes, in any bit."""
+        with self._leaving_nothing(session):
+            return super().vectors(session, tail=tail, layers=layers, last=last, line=line)
+
+    @contextmanager
+    def _leaving_nothing(self, session: str) -> Iterator[None]:
         self._alone()
         before = {name: self.digest(name) for name in self._sessions}
         stats = self.state_stats(session), self.stats().bytes
         try:
-            return super().ask(session, tail=tail, question=question, letters=letters, line=line)
+            yield
         finally:
             assert {name: self.digest(name) for name in self._sessions} == before, "law 3"
             if session in before:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from numpy.typing import NDArray
 
 from shadow_reader.errors import OutOfRoomError, SnapshotError
 from shadow_reader.events.ids import Ids
@@ -66,6 +68,7 @@ class Histories(RuleBasedStateMachine):
         self.model = self.make_model()
         self.family = Family(GRID)
         self.digests: dict[tuple[int, ...], str] = {}
+        self.vectors_of: dict[tuple[int, tuple[int, ...], int, int], bytes] = {}
         self.pins: list[PinnedState] = []
         self.snapshots: list[tuple[Snapshot, Expected]] = []
         self.engine: TorchEngine
@@ -162,6 +165,31 @@ class Histories(RuleBasedStateMachine):
             assert sum(odds) == pytest.approx(1.0)
         assert same_bits(before, tensors(self.engine, session))
         assert stats == (self.engine.state_stats(session), self.engine.stats().bytes)
+
+    @rule(
+        session=sessions,
+        layers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
+        last=st.integers(1, 90),
+        seed=seeds,
+    )
+    def vectors(self, session: str, layers: list[int], last: int, seed: int) -> None:
+        """Nothing changes, and whatever came between, the same ids give the same vectors."""
+        before = tensors(self.engine, session)
+        stats = self.engine.state_stats(session), self.engine.stats().bytes
+        found = self.attempt(session, lambda: self.seen(session, layers, last, seed))
+        assert same_bits(before, tensors(self.engine, session))
+        assert stats == (self.engine.state_stats(session), self.engine.stats().bytes)
+        if found is not None:
+            expected = self.family.session(session)
+            for layer, vector in zip(layers, found, strict=True):
+                ids = (*expected.known, *make_ids(3, seed))
+                key = len(expected.read), ids, layer, min(last, len(ids) - len(expected.read))
+                assert self.vectors_of.setdefault(key, vector.tobytes()) == vector.tobytes()
+
+    def seen(self, session: str, layers: list[int], last: int, seed: int) -> NDArray[np.float32]:
+        expected = self.family.session(session)
+        tail = Ids.of([*expected.known[len(expected.read) :], *make_ids(3, seed)])
+        return self.engine.vectors(session, tail=tail, layers=layers, last=last)
 
     @rule(session=sessions, reading=st.booleans(), error=errors, stage=st.integers(0, 20))
     def fails_within(

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, ParamSpec, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shadow_reader.errors import OutOfRoomError, SnapshotError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor, Span
@@ -26,6 +29,8 @@ ROW_BYTES: Final = 12_288
 STATE_BYTES: Final = 19_500_000
 """Of the 0.8B in bfloat16."""
 
+LAYERS: Final = 24
+HIDDEN: Final = 1024
 VOCABULARY: Final = 1 << 31
 CONTEXT_IDS: Final = 1 << 31
 
@@ -86,6 +91,16 @@ class CostEngine:
         own = max((mark for mark in marks if mark <= agree), default=0)
         return max(own, self._shared_start(max(agree, shared)))
 
+    @property
+    def layers(self) -> int:
+        """Of the 0.8B."""
+        return LAYERS
+
+    @property
+    def hidden(self) -> int:
+        """Of the 0.8B."""
+        return HIDDEN
+
     def align(self, session: str, known: Ids) -> Aligned:
         """See ``Engine.align``."""
         state = self._states.get(session)
@@ -143,6 +158,19 @@ class CostEngine:
         """See ``Engine.ask``: as likely as not."""
         self.owed_s += self._chunk_s
         return (1 / len(letters),) * len(letters)
+
+    def vectors(
+        self,
+        session: str,  # noqa: ARG002
+        *,
+        tail: Ids,  # noqa: ARG002
+        layers: Sequence[int],
+        last: int,  # noqa: ARG002
+        line: int | None = None,  # noqa: ARG002
+    ) -> NDArray[np.float32]:
+        """See ``Engine.vectors``: nothing is to be seen."""
+        self.owed_s += self._chunk_s
+        return np.zeros((len(layers), self.hidden), np.float32)
 
     def write(
         self,
