@@ -63,17 +63,20 @@ KINDS: Final[Mapping[str, type[t.Event]]] = MappingProxyType(
         "engine.released": t.EngineReleased,
         "hold": t.HoldBegun,
         "hold.ended": t.HoldEnded,
+        "probe.trained": t.ProbeTrained,
+        "probe.retired": t.ProbeRetired,
         "engine.stopped": t.EngineStopped,
     }
 )
 VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
-    {**dict.fromkeys(KINDS, 1), "prompt": 3, "question": 2, "answer": 2}
+    {**dict.fromkeys(KINDS, 1), "prompt": 3, "question": 3, "answer": 2}
 )
 UPCASTERS: Final[Mapping[tuple[str, int], Upcaster]] = MappingProxyType(
     {
         ("prompt", 1): lambda data: {**data, "profile": None},
         ("prompt", 2): lambda data: {**data, "decided": None},
         ("question", 1): lambda data: {**data, "about": None},
+        ("question", 2): lambda data: {**data, "probe": None, "probe_version": None},
         ("answer", 1): lambda data: {**data, "prior": None},
     }
 )

@@ -24,6 +24,8 @@ _JOINED_TYPES: Final = {
     "question_kind": "str or null",
     "choices": "list of str or null",
     "about": "int or null",
+    "probe": "str or null",
+    "probe_version": "int or null",
     "asked_at": "float or null",
     "probability": "float or null",
 }
@@ -122,6 +124,8 @@ def _joined(asked: t.Entry | None, answer: t.Answer) -> Row:
             "question_kind": question.kind,
             "choices": question.choices,
             "about": question.about,
+            "probe": question.probe,
+            "probe_version": question.probe_version,
             "asked_at": asked.at,
         }
         if answer.label in question.choices:

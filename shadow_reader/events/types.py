@@ -164,6 +164,8 @@ class Question:
     """A typed question was asked when ``position`` ids were known; ``ids`` are its own tokens.
 
     ``about``: it is about exactly the first so many ids; None: about as many as are read by then.
+    ``probe``: the probe that is asked, in its version ``probe_version``; its classes are the
+    choices, its suffix the ids. None: the model itself.
     """
 
     question: str
@@ -172,6 +174,8 @@ class Question:
     ids: Ids
     choices: tuple[str, ...]
     about: int | None = None
+    probe: str | None = None
+    probe_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +299,44 @@ class HoldEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeTrained:
+    """A version of a probe is there: questions that name it are answered by it from here on.
+
+    ``digest`` is the stored file's, ``weights`` and ``grid`` are of the engine whose vectors it
+    reads, ``source`` says whose labels it learned. The figures are of sessions that it had not
+    seen: right answers of ``labels`` in ``sessions``, beside the answer that is always the most
+    frequent class; ``low`` to ``high`` is the 95 % interval of what it is better by, by session.
+    ``forced``: to be asked although that interval reaches 0.
+    """
+
+    name: str
+    version: int
+    digest: str
+    weights: str
+    grid: int
+    layer: int
+    classes: tuple[str, ...]
+    source: str
+    labels: int
+    sessions: int
+    accuracy: float
+    macro_f1: float
+    calibration_error: float
+    constant: float
+    low: float
+    high: float
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRetired:
+    """The probe is not to be asked any more, in this version or an earlier one."""
+
+    name: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStopped:
     """The service closed in order. Without one, the process was killed."""
 
@@ -323,7 +365,15 @@ SessionEvent: TypeAlias = (
     | Summary
     | QuestionEnded
 )
-EngineEvent: TypeAlias = EngineLoaded | EngineReleased | HoldBegun | HoldEnded | EngineStopped
+EngineEvent: TypeAlias = (
+    EngineLoaded
+    | EngineReleased
+    | HoldBegun
+    | HoldEnded
+    | ProbeTrained
+    | ProbeRetired
+    | EngineStopped
+)
 Event: TypeAlias = SessionEvent | EngineEvent
 
 

@@ -35,6 +35,9 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
     ("answer", 1): t.Answer("q1", "low", (0.75, 0.25), 99, 3, lag_ms=20.25, forward_ms=5.5),
     ("question", 2): t.Question("q1", "text", 99, Ids.of([5]), ("low", "high"), 64),
     ("answer", 2): t.Answer("q1", "low", (0.75, 0.25), 64, 35, 20.25, 5.5, (0.5, 0.5)),
+    ("question", 3): t.Question(
+        "q1", "probe", 99, Ids.of([5]), ("low", "high"), 64, "mood", probe_version=3
+    ),
     ("question.ended", 1): t.QuestionEnded("q1", "cancelled"),
     ("engine.loaded", 1): t.EngineLoaded(
         engine="tiny@cpu",
@@ -47,5 +50,25 @@ SAMPLES: Final[dict[tuple[str, int], t.Event]] = {
         layout=1,
     ),
     ("engine.released", 1): t.EngineReleased("tiny@cpu", "asked"),
+    ("probe.trained", 1): t.ProbeTrained(
+        name="möod",
+        version=3,
+        digest="9f3c",
+        weights="ab12",
+        grid=512,
+        layer=18,
+        classes=("bad", "good"),
+        source="label mood",
+        labels=120,
+        sessions=7,
+        accuracy=0.875,
+        macro_f1=0.8125,
+        calibration_error=0.0625,
+        constant=0.75,
+        low=0.03125,
+        high=0.25,
+        forced=True,
+    ),
+    ("probe.retired", 1): t.ProbeRetired("mood", 3),
     ("engine.stopped", 1): t.EngineStopped("closed"),
 }

@@ -151,7 +151,7 @@ class _Taking:
                 self._nothing_resident()
             case t.EngineReleased() | t.EngineStopped():
                 self._nothing_resident()
-            case t.HoldBegun() | t.HoldEnded():
+            case t.HoldBegun() | t.HoldEnded() | t.ProbeTrained() | t.ProbeRetired():
                 pass
             case _:
                 self._take_of(self.lines.setdefault(entry.session, _Line()), entry)
