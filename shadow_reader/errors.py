@@ -122,6 +122,14 @@ class ModelError(ShadowError):
     status = 503
 
 
+class ProbeError(ShadowError):
+    """A probe that may not be asked: retired, another model's, damaged, or not shown to beat the
+    constant; ``details`` names it and says which."""
+
+    code = "probe_refused"
+    status = 409
+
+
 class VocabularyError(ShadowError):
     """No tokenizer for this model, or text was given where only ids can be used."""
 

@@ -139,16 +139,17 @@ class Runtime(Service):
     async def ask(
         self,
         session: str,
-        question: str | list[int],
-        choices: Sequence[str],
+        question: str | list[int] = "",
+        choices: Sequence[str] = (),
         *,
         wait: When = "fresh",
         position: int | None = None,
         calibrate: bool = False,
         timeout_s: float | None = None,
+        probe: str | None = None,
     ) -> Reply:
-        """A typed question about the session; see ``ask_many``."""
-        asked = [Ask(question, choices, calibrate)]
+        """A typed question about the session, or ``probe`` alone, by name; see ``ask_many``."""
+        asked = [Ask(question, choices, calibrate, probe=probe)]
         (reply,) = await self.ask_many(
             session, asked, wait=wait, position=position, timeout_s=timeout_s
         )

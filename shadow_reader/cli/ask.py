@@ -42,8 +42,13 @@ def ask(
     questions: Annotated[
         Path | None,
         typer.Option(
-            help='Ask these together: JSON lines of {"question", "choices", "calibrate"}.',
+            help='Ask these together: JSON lines of {"question", "choices", "calibrate"}, '
+            'or of {"probe"}.',
         ),
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(help="Ask this probe, which brings its own question and choices."),
     ] = None,
     wait: Annotated[
         Wait,
@@ -69,7 +74,7 @@ def ask(
 
     Example: shadow-reader ask demo "What is the agent doing?" -c editing -c testing
     """
-    asked = _asked(question, choice, questions, calibrate=calibrate)
+    asked = _asked(question, choice, questions, probe, calibrate=calibrate)
     client = invocation(context).client(url, token)
 
     async def call() -> tuple[Reply, ...]:
@@ -86,19 +91,30 @@ def ask(
     else:
         for one, reply in zip(asked, replies, strict=True):
             if questions is not None:
-                people().print(Text(str(one.question), "bold"))
+                people().print(Text(str(one.question or one.probe), "bold"))
             show_reply(people(), reply)
 
 
 def _asked(
-    question: str | None, choice: list[str] | None, file: Path | None, *, calibrate: bool
+    question: str | None,
+    choice: list[str] | None,
+    file: Path | None,
+    probe: str | None,
+    *,
+    calibrate: bool,
 ) -> list[Ask]:
-    """The one question that was given, or those of a file."""
+    """The one question or probe that was given, or those of a file."""
     from shadow_reader.shadow.questions import Ask
 
+    if probe is not None:
+        if question is not None or choice or file is not None or calibrate:
+            raise typer.BadParameter("--probe is asked alone: it brings its question and choices")
+        return [Ask(probe=probe)]
     if file is None:
         if question is None or not choice:
-            raise typer.BadParameter("give a question and its choices, or --questions FILE")
+            raise typer.BadParameter(
+                "give a question and its choices, --probe NAME, or --questions FILE"
+            )
         return [Ask(question, choice, calibrate)]
     if question is not None or choice:
         raise typer.BadParameter("give one question, or a file of them with --questions")
@@ -123,7 +139,8 @@ def _read_line(number: int, line: str, calibrate: bool) -> Ask:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         raise typer.BadParameter(f"question {number}: {where}: {first['msg']}") from error
-    return replace(body.ask, calibrate=body.calibrate or calibrate)
+    asked = body.ask
+    return asked if asked.probe else replace(asked, calibrate=body.calibrate or calibrate)
 
 
 def show_reply(console: Console, reply: Reply) -> None:
@@ -131,6 +148,14 @@ def show_reply(console: Console, reply: Reply) -> None:
     likeliest = sorted(reply.probabilities.items(), key=lambda item: -item[1])
     rows = [(_label(name, reply), f"{p:.3f}", _bar(p)) for name, p in likeliest]
     console.print(table("", ("choice", "#probability", ""), rows))
+    if (by := reply.probe) is not None:
+        console.print(
+            Text(
+                f"by probe {by.name}, version {by.version}: right {by.accuracy:.3f} of the time, "
+                f"the constant {by.constant:.3f}" + (", served by force" if by.forced else ""),
+                "dim",
+            )
+        )
     age = f"{reply.behind:,} ids behind" if reply.behind else "fresh"
     console.print(
         f"at position {reply.position:,}, {age}; lag {reply.lag_ms:.1f} ms, "

@@ -17,6 +17,7 @@ from shadow_reader.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    ProbeError,
     TooLargeError,
 )
 from shadow_reader.events import types as t
@@ -224,7 +225,7 @@ def of_several(index: int, count: int) -> Iterator[None]:
     """An error of one of several questions says which one it is."""
     try:
         yield
-    except (InvalidInputError, TooLargeError) as error:
+    except (InvalidInputError, TooLargeError, NotFoundError, ProbeError) as error:
         if count == 1:
             raise
         facts = {**error.details, "question": index}

@@ -150,25 +150,35 @@ def is_plain_output(value: object, raw: bytes) -> TypeGuard[dict[str, Any]]:
 
 
 class QuestionBody(Body):
-    """One question: text or its ids, and 2 to 26 choices.
+    """One question: text or its ids, and 2 to 26 choices; or ``probe``, a probe's name, alone.
 
     With ``calibrate`` the probabilities are divided by what the model says of the question alone.
     """
 
-    choices: list[str]
+    choices: list[str] = Field(default_factory=list)
     question: str | None = None
     question_ids: IdList | None = None
     calibrate: bool = False
+    probe: Name | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Self:
+        if self.probe is not None:
+            for name in ("choices", "question", "question_ids", "calibrate"):
+                if name in self.model_fields_set:
+                    raise ValueError(f"a probe is asked by its name alone, without {name}")
+            return self
         if (self.question is None) == (self.question_ids is None):
-            raise ValueError("give exactly one of question and question_ids")
+            raise ValueError("give exactly one of question, question_ids and probe")
+        if "choices" not in self.model_fields_set:
+            raise ValueError("give choices: 2 to 26 different answers")
         return self
 
     @property
     def ask(self) -> Ask:
         """What is asked."""
+        if self.probe is not None:
+            return Ask(probe=self.probe)
         asked = self.question if self.question_ids is None else self.question_ids
         assert asked is not None, "the model holds exactly one"
         return Ask(asked, self.choices, self.calibrate)

@@ -39,7 +39,7 @@ from shadow_reader.http.client_replies import (
 from shadow_reader.http.replies import Replies, SummaryLine
 from shadow_reader.shadow.holds import Hold
 from shadow_reader.shadow.jobs import StateDigest
-from shadow_reader.shadow.questions import Ask, Reply
+from shadow_reader.shadow.questions import Ask, Reply, check_probe_alone
 from shadow_reader.shadow.sessions import Accepted, Erased
 from shadow_reader.shadow.status import RoundReply, SessionStatus, SlotStatus, Status
 
@@ -169,17 +169,21 @@ class ShadowClient:
     async def ask(
         self,
         session: str,
-        question: str | Sequence[int],
-        choices: Sequence[str],
+        question: str | Sequence[int] = "",
+        choices: Sequence[str] = (),
         *,
         wait: str = "fresh",
         position: int | None = None,
         calibrate: bool = False,
         timeout_s: float | None = None,
+        probe: str | None = None,
     ) -> Reply:
-        """A typed question. The server bounds the wait, by its own time without one."""
+        """A typed question, or ``probe`` alone, by name.
+
+        The server bounds the wait, by its own time without one.
+        """
         about = _given(session=session, wait=wait, position=position, timeout_s=timeout_s)
-        body = {**about, **_question(Ask(question, choices, calibrate))}
+        body = {**about, **_question(Ask(question, choices, calibrate, probe=probe))}
         return await self._call(Reply, "POST", _ASK, body, bounded=False)
 
     async def ask_many(
@@ -393,6 +397,9 @@ def _given(**fields: object) -> Body:
 
 
 def _question(asked: Ask) -> Body:
+    if asked.probe is not None:
+        check_probe_alone(asked)
+        return {"probe": asked.probe}
     key = "question" if isinstance(asked.question, str) else "question_ids"
     found = asked.question if isinstance(asked.question, str) else list(asked.question)
     return {key: found, "choices": list(asked.choices), "calibrate": asked.calibrate}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -16,10 +17,23 @@ from shadow_reader.shadow.question_line import QuestionLine
 from shadow_reader.shadow.questions import OpenQuestion, make_reply
 from shadow_reader.shadow.residency import Residency
 from shadow_reader.shadow.roster import Roster
+from shadow_reader.shadow.served_probe import ServedProbe
 from shadow_reader.shadow.sessions import Sessions
 
 MAX_PRIORS: Final = 1024
 """Questions whose priors are remembered, the newest: a few kB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Questions that were asked together, while they are answered in one go.
+
+    Attributes:
+        done: question -> its answer, which came out of another one's forward.
+    """
+
+    questions: Sequence[OpenQuestion]
+    done: dict[str, jobs.Forked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +60,19 @@ class Answering:
         return there and self.line.is_open(asked.event.question)
 
     async def fork(
-        self, asked: OpenQuestion, view: SessionView, book: Logbook
+        self, asked: OpenQuestion, view: SessionView, book: Logbook, batch: Batch
     ) -> jobs.Forked | None:
         """The fork's result; None where it failed, which was told, or where there is none yet."""
+        done = batch.done.pop(asked.event.question, None)
+        if done is not None:
+            return done
         seen = self.sessions.messages
         try:
+            if asked.probe is not None:
+                forked = await self._see(asked, asked.probe, view, book, batch)
+                if forked is not None:
+                    book.rewind(view, forked.aligned)
+                return forked
             prior = await self._prior(asked, view, book) if asked.calibrate else None
             if asked.calibrate and (prior is None or self.residency.wanted()):
                 return None
@@ -79,6 +101,45 @@ class Answering:
             return None
         book.rewind(view, forked.aligned)
         return replace(forked, prior=prior)
+
+    async def _see(
+        self,
+        asked: OpenQuestion,
+        probe: ServedProbe,
+        view: SessionView,
+        book: Logbook,
+        batch: Batch,
+    ) -> jobs.Forked | None:
+        """What a probe makes of one forward, and in ``batch`` what the others that read it do."""
+        others = [
+            (one.event.question, one.probe)
+            for one in batch.questions
+            if one.probe is not None
+            and one.probe.reads == probe.reads
+            and self.line.is_open(one.event.question)
+        ]
+        layers = sorted({other.layer for _, other in others})
+        job = partial(
+            jobs.see,
+            self.engine,
+            self.clock,
+            view.session,
+            view.known,
+            suffix=probe.suffix,
+            layers=layers,
+            last=probe.last,
+            wait=asked.waiting.wait,
+            about=asked.waiting.position,
+        )
+        seen = await self.residency.run(view.session, job, book)
+        if seen is None:
+            return None
+        if seen.vectors is None:
+            return jobs.Forked(seen.aligned, None, seen.position, seen.forward_ms)
+        for question, other in others:
+            found = other.classify(seen.vectors[layers.index(other.layer)])
+            batch.done[question] = jobs.Forked(seen.aligned, found, seen.position, seen.forward_ms)
+        return batch.done.pop(asked.event.question)
 
     async def _prior(
         self, asked: OpenQuestion, view: SessionView, book: Logbook

@@ -7,8 +7,12 @@ the time it ran, and whoever reads the result must say so (``Sessions.record`` d
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import ConflictError, ForkError, OutOfRoomError, TooLargeError
@@ -61,6 +65,17 @@ class Forked:
     position: int
     forward_ms: float
     prior: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a fork left of some layers, [layers, hidden] float32; None when the session has to be
+    read first."""
+
+    aligned: Aligned
+    vectors: NDArray[np.float32] | None
+    position: int
+    forward_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,46 @@ def fork(
     line, position = found
     if closing is not None:
         question = closing.after(known.take(position)).extend(question)
+    _check_room(engine, position, question)
+    began = clock.monotonic()
+    tail = Ids.of(known.array(line, position))
+    probabilities = _ask(engine, session, tail, question, letters, line)
+    return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
+
+
+def see(
+    engine: Engine,
+    clock: Clock,
+    session: str,
+    known: Ids,
+    *,
+    suffix: Ids,
+    layers: Sequence[int],
+    last: int,
+    wait: When,
+    about: int,
+) -> Seen:
+    """The hidden vectors behind what ``fork`` would answer on top of, with ``suffix`` put there.
+
+    Raises:
+        TooLargeError, ConflictError, OutOfRoomError, ForkError: as ``fork``.
+    """
+    aligned = engine.align(session, known)
+    found = None if aligned.cut is not None else _base(engine, session, known, aligned, wait, about)
+    if found is None:
+        return Seen(aligned, None, aligned.committed, 0.0)
+    line, position = found
+    _check_room(engine, position, suffix)
+    began = clock.monotonic()
+    tail = Ids.of([*known.array(line, position), *suffix])
+    try:
+        vectors = engine.vectors(session, tail=tail, layers=layers, last=last, line=line)
+    except RuntimeError as error:
+        raise ForkError(f"the forward failed: {error}") from error
+    return Seen(aligned, vectors, position, 1000 * (clock.monotonic() - began))
+
+
+def _check_room(engine: Engine, position: int, question: Ids) -> None:
     if position + len(question) > engine.context_ids:
         raise TooLargeError(
             f"question has {len(question)} ids; "
@@ -144,10 +199,6 @@ def fork(
             found=len(question),
             limit=engine.context_ids - position,
         )
-    began = clock.monotonic()
-    tail = Ids.of(known.array(line, position))
-    probabilities = _ask(engine, session, tail, question, letters, line)
-    return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
 
 
 def base_above(engine: Engine, committed: int, known: Ids, about: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, get_args
+from typing import Final, NamedTuple, NoReturn, get_args
 
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
@@ -34,16 +34,28 @@ from shadow_reader.shadow.questions import (
     OpenQuestion,
     Reply,
     check_choices,
+    check_probe_alone,
     closing_of,
     compose_question,
     is_long,
+    probe_question,
 )
+from shadow_reader.shadow.served_probe import ServedProbe
 from shadow_reader.shadow.sessions import Receipt, Sessions
 from shadow_reader.shadow.vocabulary import Vocabulary
 
 MAX_TIMEOUT_S: Final = 3600.0
 
 log = logging.getLogger(__name__)
+
+
+def no_probe(name: str) -> NoReturn:
+    """There are none.
+
+    Raises:
+        NotFoundError: always.
+    """
+    raise NotFoundError(f"no probe {name!r:.80}", field="probe", found=name[:80])
 
 
 @dataclass(slots=True)
@@ -55,6 +67,7 @@ class QuestionLine:
         timeout_s: how long a question waits when the caller does not say.
 
     Attributes:
+        probes: finds a probe that may be asked by its name, or says why it may not.
         away: why nobody answers; None: somebody does.
     """
 
@@ -63,6 +76,7 @@ class QuestionLine:
     vocabulary: Vocabulary | None
     timeout_s: float
     wake: Callable[[], None] = lambda: None
+    probes: Callable[[str], ServedProbe] = no_probe
     away: ShadowError | None = None
     _open: dict[str, OpenQuestion] = field(default_factory=dict)
     _asking: int = 0
@@ -122,8 +136,8 @@ class QuestionLine:
             beside: what is journaled with each answer.
 
         Raises:
-            InvalidInputError, NotFoundError, TooLargeError, BusyError: nothing was asked; of
-            several questions ``question`` says which one is at fault.
+            InvalidInputError, NotFoundError, TooLargeError, BusyError, ProbeError: nothing was
+            asked; of several questions ``question`` says which one is at fault.
             ConflictError: a prompt has replaced the ids that ``position`` means, or they are not
                 ``base`` (then nothing was asked), or the state has read past them and kept nothing
                 to answer on.
@@ -140,9 +154,7 @@ class QuestionLine:
         )
         try:
             async with patience:
-                receipt, asked = await self._place(
-                    session, questions, checked, position, base, place
-                )
+                receipt, asked = await self._place(session, checked, position, base, place)
                 for one in asked:
                     one.beside = beside
                 return await self._answered(receipt, asked, patience)
@@ -264,8 +276,8 @@ class QuestionLine:
             )
         return timeout_s
 
-    def _check_questions(self, questions: Sequence[Ask]) -> list[tuple[str, ...]]:
-        """The choices of each."""
+    def _check_questions(self, questions: Sequence[Ask]) -> list[_Checked]:
+        """The choices or the probe of each."""
         limit = self.sessions.limits.open_questions
         if not 1 <= len(questions) <= limit:
             raise InvalidInputError(
@@ -277,14 +289,17 @@ class QuestionLine:
         checked = []
         for index, asked in enumerate(questions):
             with of_several(index, len(questions)):
-                checked.append(check_choices(asked.choices))
+                if asked.probe is None:
+                    checked.append(_Checked(asked, check_choices(asked.choices)))
+                else:
+                    check_probe_alone(asked)
+                    checked.append(_Checked(asked, probe=self.probes(asked.probe)))
         return checked
 
     async def _place(
         self,
         session: str,
-        questions: Sequence[Ask],
-        choices: Sequence[tuple[str, ...]],
+        questions: Sequence[_Checked],
         position: int | None,
         base: Ids | None,
         place: Callable[[str, str], Waiting],
@@ -308,29 +323,32 @@ class QuestionLine:
             limits=self.sessions.limits,
             about=position,
         )
-        composed = []
-        for index, (asked, allowed) in enumerate(zip(questions, choices, strict=True)):
+        composed: list[tuple[t.Question, tuple[int, ...]]] = []
+        for index, (asked, allowed, probe) in enumerate(questions):
             with of_several(index, len(questions)):
+                if probe is not None:
+                    composed.append((probe_question(probe, view=view, about=position), ()))
+                    continue
                 job = partial(compose, asked.question, allowed, wording=asked.wording)
                 long = is_long(asked.question, allowed)
                 composed.append(await asyncio.to_thread(job) if long else job())
         self._check()
         receipt = await self.sessions.questions(session, [event for event, _ in composed])
-        assert self.vocabulary is not None, "the questions were composed with it"
         loop = asyncio.get_running_loop()
         return receipt, [
             OpenQuestion(
                 place(event.question, session),
                 event,
                 letters,
-                closing_of(event, self.vocabulary),
+                None if self.vocabulary is None else closing_of(event, self.vocabulary),
                 loop.create_future(),
                 calibrate=asked.calibrate,
+                probe=probe,
                 base=view.known.take(position or 0) if base is None else base,
                 turns=view.turns,
                 batch=composed[0][0].question,
             )
-            for (event, letters), asked in zip(composed, questions, strict=True)
+            for (event, letters), (asked, _, probe) in zip(composed, questions, strict=True)
         ]
 
     async def _answered(
@@ -377,6 +395,14 @@ class QuestionLine:
         except ShadowError as error:
             # Its session is folded again before anything else is said of it; they end then.
             log.warning("the end of %d questions is not journaled: %s", len(ends), error)
+
+
+class _Checked(NamedTuple):
+    """A question with its choices, or with the probe that answers it."""
+
+    asked: Ask
+    choices: tuple[str, ...] = ()
+    probe: ServedProbe | None = None
 
 
 def _check_base(known: Ids, base: Ids) -> None:

@@ -21,6 +21,7 @@ from shadow_reader.events.ids import EMPTY, Ids, checked_ids
 from shadow_reader.events.view import SessionView
 from shadow_reader.profiles import CHAT
 from shadow_reader.shadow.plan import Waiting
+from shadow_reader.shadow.served_probe import PROBE_KIND, ProbeFacts, ServedProbe
 from shadow_reader.shadow.vocabulary import Vocabulary
 
 MAX_CHOICES: Final = 26
@@ -56,19 +57,21 @@ PLAIN: Final = Wording()
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A typed question.
+    """A typed question, or one that a probe answers.
 
     Attributes:
         question: text, or the question's own ids, which are then used as they are.
         choices: 2 to 26 different answers.
         calibrate: divide the probabilities by what the model says of the question alone.
         wording: how a question of text is put to the model; of ids nothing of it is used.
+        probe: a probe's name, which stands instead of question and choices.
     """
 
-    question: str | Sequence[int]
-    choices: Sequence[str]
+    question: str | Sequence[int] = ""
+    choices: Sequence[str] = ()
     calibrate: bool = False
     wording: Wording = PLAIN
+    probe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ class Reply:
 
     Attributes:
         question: the question's id in the journal.
-        label: the likeliest choice; ``letter`` stands for it.
+        label: the likeliest choice; ``letter`` stands for it (empty where a probe answered).
         probabilities: choice -> probability, in the order of the choices; they sum to one.
         position: ids the answer is based on.
         behind: ids known at the time of answering that it is not based on.
         lag_ms: from asking to answering. forward_ms: the forward alone.
         prior: choice -> probability of the question alone, by which the probabilities were divided;
             None where that was not asked for.
+        probe: which probe answered; None: the model itself.
     """
 
     session: str
@@ -104,6 +108,7 @@ class Reply:
     lag_ms: float
     forward_ms: float
     prior: dict[str, float] | None = None
+    probe: ProbeFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,7 @@ class OpenQuestion:
         turns: of its session, when ``base`` was last held against what is known.
         batch: names those that were asked together.
         beside: what is journaled with the answer, if anything is.
+        probe: what answers it instead of letters.
     """
 
     waiting: Waiting
@@ -147,6 +153,28 @@ class OpenQuestion:
     turns: int = 0
     batch: str = ""
     beside: Beside | None = None
+    probe: ServedProbe | None = None
+
+
+def check_probe_alone(asked: Ask) -> None:
+    """A probe brings its own question and classes, and has no prior.
+
+    Raises:
+        InvalidInputError: something else is given with it.
+    """
+    given = {
+        "question": asked.question != "",
+        "choices": len(asked.choices) > 0,
+        "calibrate": asked.calibrate,
+        "wording": asked.wording is not PLAIN,
+    }
+    for field, there in given.items():
+        if there:
+            raise InvalidInputError(
+                f"probe {asked.probe!r:.80} is asked by its name alone, without {field}",
+                field="probe",
+                found=field,
+            )
 
 
 def check_choices(choices: Sequence[str]) -> tuple[str, ...]:
@@ -233,6 +261,16 @@ def compose_question(
     return event, letters
 
 
+def probe_question(probe: ServedProbe, *, view: SessionView, about: int | None) -> t.Question:
+    """The event of a question that a probe answers; ``about`` as in ``compose_question``."""
+    return t.Question(
+        uuid4().hex,
+        *(PROBE_KIND, len(view.known), probe.suffix, probe.classes, about),
+        probe=probe.facts.name,
+        probe_version=probe.facts.version,
+    )
+
+
 def calibrated(probabilities: Sequence[float], prior: Sequence[float]) -> tuple[float, ...]:
     """Each probability divided by its prior, made to sum to one again.
 
@@ -268,13 +306,14 @@ def make_reply(
         asked.waiting.session,
         asked.event.question,
         choices[best],
-        LETTERS[best],
+        LETTERS[best] if asked.probe is None else "",
         dict(zip(choices, probabilities, strict=True)),
         position,
         behind,
         lag_ms,
         forward_ms,
         None if prior is None else dict(zip(choices, prior, strict=True)),
+        None if asked.probe is None else asked.probe.facts,
     )
     return event, reply
 
@@ -298,7 +337,7 @@ def _chars(question: str, choices: tuple[str, ...]) -> int:
 
 def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:
     """What closes an open message before this question; None where nothing may."""
-    if event.kind == IDS_KIND:
+    if event.kind in (IDS_KIND, PROBE_KIND):
         return None
     return Closing(vocabulary.special.im_end, tuple(vocabulary.encode("\n", special=False)))
 

@@ -25,7 +25,7 @@ from shadow_reader.errors import (
 )
 from shadow_reader.events.journal import Journal
 from shadow_reader.events.view import SessionView
-from shadow_reader.shadow.answering import Answering
+from shadow_reader.shadow.answering import Answering, Batch
 from shadow_reader.shadow.engine import Engine
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.jobs import Forked
@@ -420,13 +420,13 @@ class Reader:
         self, batch: Sequence[OpenQuestion], view: SessionView
     ) -> tuple[Logbook, list[Forked]]:
         """What was done, and the first answers of the batch."""
-        book, answers = Logbook(), list[Forked]()
+        book, answers, together = Logbook(), list[Forked](), Batch(batch)
         with self._holding():
             began = self._clock.monotonic()
             for asked in batch:
                 if not self._answering.wanted(asked, view):
                     break
-                forked = await self._answering.fork(asked, view, book)
+                forked = await self._answering.fork(asked, view, book, together)
                 if forked is None or forked.probabilities is None:
                     break
                 answers.append(forked)

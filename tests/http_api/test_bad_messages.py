@@ -138,6 +138,17 @@ CASES = [
     ),
     Case("choices that are no text", ASK, {"session": "s1", "question": "?", "choices": [1, 2]},
          422, "invalid_input", {"field": "choices.0"}),
+    Case("unknown probe", ASK, {"session": "s1", "probe": "mood"}, 404, "not_found",
+         {"field": "probe", "found": "mood"}),
+    Case("probe without a name", ASK, {"session": "s1", "probe": ""}, 422, "invalid_input",
+         {"field": "probe"}),
+    *(
+        Case(f"probe and {name}", ASK, {"session": "s1", "probe": "mood", name: value}, 422,
+             "invalid_input", {"problem": f"a probe is asked by its name alone, without {name}"})
+        for name, value in (
+            ("choices", ["a", "b"]), ("question", "?"), ("question_ids", [1]), ("calibrate", True),
+        )
+    ),
     Case("no question", ASK, {"session": "s1", "choices": ["a", "b"]}, 422, "invalid_input",
          {"field": "body"}),
     Case("two questions", ASK,
@@ -208,7 +219,7 @@ CASES = [
             ("17", [GOOD] * 17, 422, "invalid_input",
              {"field": "questions", "found": 17, "limit": 16}),
             ("without choices", [GOOD, {"question": "?"}], 422, "invalid_input",
-             {"field": "questions.1.choices"}),
+             {"field": "questions.1"}),
             ("a choice twice", [GOOD, {"question": "?", "choices": ["a", "a"]}], 422,
              "invalid_input", {"field": "choices", "index": 1, "question": 1}),
             ("too long", [{"question_ids": [1] * 513, "choices": ["a", "b"]}, GOOD], 413,

@@ -316,6 +316,8 @@ def check_history(  # one branch a kind
 def check_answer(answer: t.Answer, versions: Sequence[Ids]) -> None:
     """It is what a fresh prefill of some version of the known ids would have answered."""
     letters = [ord("A"), ord("B")]
+    if len(answer.probabilities) != len(letters):
+        return  # a probe's: with which weights, its own test knows
     expected = [
         FakeEngine.answer_to([*known.take(answer.position), *QUESTION], letters)
         for known in versions
