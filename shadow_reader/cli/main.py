@@ -20,6 +20,7 @@ from shadow_reader.cli import (
     model,
     rebuild,
     replay_ledger,
+    replay_router,
     serve,
     status,
     summary,
@@ -53,6 +54,7 @@ journal.app.command("share", epilog=EXIT_CODES_HELP)(journal_share.share)
 app.add_typer(journal.app, name="journal")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
 app.command("import", epilog=EXIT_CODES_HELP)(import_records.import_records)
+replay_ledger.app.command("router", epilog=EXIT_CODES_HELP)(replay_router.replay_router)
 app.add_typer(replay_ledger.app, name="replay")
 
 

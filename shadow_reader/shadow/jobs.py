@@ -149,13 +149,41 @@ def fork(
     if found is None:
         return Forked(aligned, None, aligned.committed, 0.0)
     line, position = found
-    if closing is not None:
-        question = closing.after(known.take(position)).extend(question)
-    _check_room(engine, position, question)
     began = clock.monotonic()
-    tail = Ids.of(known.array(line, position))
-    probabilities = _ask(engine, session, tail, question, letters, line)
+    probabilities = answer_on(
+        engine,
+        session,
+        known.take(position),
+        line=line,
+        question=question,
+        closing=closing,
+        letters=letters,
+    )
     return Forked(aligned, probabilities, position, 1000 * (clock.monotonic() - began))
+
+
+def answer_on(
+    engine: Engine,
+    session: str,
+    base: Ids,
+    *,
+    line: int,
+    question: Ids,
+    closing: Closing | None,
+    letters: tuple[int, ...],
+) -> tuple[float, ...]:
+    """The letters' probabilities of a question on top of ``base``, above a grid line of it that
+    the session has a state at.
+
+    Raises:
+        TooLargeError: base and question do not fit the context.
+        OutOfRoomError: no room for the fork. ForkError: the forward failed.
+    """
+    position = len(base)
+    if closing is not None:
+        question = closing.after(base).extend(question)
+    _check_room(engine, position, question)
+    return _ask(engine, session, Ids.of(base.array(line)), question, letters, line)
 
 
 def see(

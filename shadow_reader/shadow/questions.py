@@ -9,7 +9,7 @@ closing follows from the ids below it, and its kind says whether one belongs the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
@@ -34,6 +34,8 @@ LONG_CHARS: Final = 4096
 """From here on encoding takes a millisecond and more: too long for the event loop."""
 TINY: Final = 1e-9
 """Least prior that is divided by."""
+REQUEST: Final = "Answer with the letter of one choice and nothing else."
+"""How a question of text ends."""
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -251,7 +253,7 @@ def compose_question(
             raise InvalidInputError("question must not be empty", field="question", limit=1)
         shown = choices if wording.shown is None else tuple(wording.shown)
         _check_text_length(question, shown, limits)
-        ids = Ids.of(_written(question, shown, vocabulary, wording.chat))
+        ids = Ids.of(write_question(question, shown, vocabulary, wording.chat))
     else:
         kind = IDS_KIND
         ids = checked_ids(
@@ -342,10 +344,22 @@ def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:
     return Closing(vocabulary.special.im_end, tuple(vocabulary.encode("\n", special=False)))
 
 
-def _written(question: str, shown: tuple[str, ...], vocabulary: Vocabulary, chat: str) -> list[int]:
+def shown_classes(classes: Mapping[str, str]) -> list[str]:
+    """What stands beside each class's letter: its name, and what it means where that is said."""
+    return [f"{name}: {what}" if what else name for name, what in classes.items()]
+
+
+def write_question(
+    question: str, shown: Sequence[str], vocabulary: Vocabulary, chat: str
+) -> list[int]:
+    """A question of text as the model is shown it.
+
+    Args:
+        chat: the messages around it, with ``{question}`` once.
+    """
     lines = [question.strip(), ""]
     lines += [f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, shown, strict=False)]
-    lines += ["", "Answer with the letter of one choice and nothing else."]
+    lines += ["", REQUEST]
     before, after = chat.split("{question}")
     return [
         *vocabulary.encode(before),

@@ -24,7 +24,7 @@ from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView, TurnView
 from shadow_reader.profiles import ShadowProfile
 from shadow_reader.shadow.question_line import QuestionLine
-from shadow_reader.shadow.questions import Ask, Beside, Reply, Wording
+from shadow_reader.shadow.questions import Ask, Beside, Reply, Wording, shown_classes
 from shadow_reader.shadow.sessions import Sessions
 
 ROUTER_KIND: Final = "router"
@@ -187,8 +187,7 @@ class ShadowRouter:
         self, session: str, turn: TurnView, profile: ShadowProfile, base: Ids, behind: int
     ) -> Reply:
         classes = profile.router_classes
-        shown = [f"{name}: {what}" if what else name for name, what in classes.items()]
-        wording = Wording(ROUTER_KIND, shown, profile.router_chat)
+        wording = Wording(ROUTER_KIND, shown_classes(classes), profile.router_chat)
         (reply,) = await self.line.ask_many(
             session,
             [Ask(profile.router_question, list(classes), wording=wording)],

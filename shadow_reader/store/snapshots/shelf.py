@@ -65,10 +65,9 @@ class Shelf:
             SnapshotError: the name cannot be kept.
         """
         try:
-            name = blake2b(session.encode(), digest_size=_HASH_BYTES).hexdigest()
+            return self.root / folder_name(session)
         except UnicodeEncodeError as error:
             raise refused(self.root, "session", expected="Unicode", found=ascii(session)) from error
-        return self.root / name
 
     def get(self, session: str) -> SessionFolder | None:
         """The session's folder, looked at.
@@ -179,3 +178,12 @@ class Shelf:
         self._synced = False
         folder.forget()
         self.folders.pop(folder.path.name, None)
+
+
+def folder_name(session: str) -> str:
+    """The name of a session's folder.
+
+    Raises:
+        UnicodeEncodeError: a session of no Unicode text has none.
+    """
+    return blake2b(session.encode(), digest_size=_HASH_BYTES).hexdigest()

@@ -1,0 +1,1 @@
+"""Journaled questions asked again offline: of the same model, of another, in other words."""
