@@ -103,7 +103,7 @@ async def find_wanted(journal: Entries, chosen: Filter) -> dict[str, list[Wanted
     )
     found: dict[str, list[Wanted]] = {}
     async for row in query.rows(journal.entries):
-        if chosen.ordinary and row["question_kind"] in ("router", "probe"):
+        if chosen.ordinary and (row["question_kind"] == "router" or row["probe"] is not None):
             continue
         wanted = Wanted(
             row["question"],
