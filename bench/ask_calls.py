@@ -7,15 +7,18 @@ A real server as a process, its journal on disk, over HTTP on loopback. A sessio
 and a tail is read; then questions of ids are asked of it, so many in a call. *call*: until the
 client has all answers; *forward*: the forwards of one call together, as the replies say. Then turns
 with short prompts go on from there in a profile whose router asks: *router* is the forward of
-such a question, and *lag* how long it waited, which nobody did. Figures are medians.
+such a question, *lag* how long it waited, which nobody did, and *bytes* what its three entries take
+in the journal. Figures are medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
+import sqlite3
 import tempfile
 import time
 from collections.abc import Sequence
@@ -64,13 +67,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RouterRow:
-    """The router's questions at one depth, ms."""
+    """The router's questions at one depth, ms; and what they add to the journal.
+
+    ``entries_bytes``: of its question, answer and router's answer, a turn: columns and payload, as
+    they stand in the file before SQLite's own overhead.
+    """
 
     depth: int
     turns: int
     forward_ms: float
     lag_ms: float
     question_ids: int
+    entries_bytes: int
 
 
 class Talk:
@@ -176,7 +184,22 @@ async def router_row(journal: Path, depth: int) -> RouterRow:
                     forwards.append(answers[question].forward_ms)
                 case _:
                     pass
-    return RouterRow(depth, len(lags), median(forwards), median(lags), round(median(lengths)))
+    written = journal_bytes(journal, f"depth-{depth}") // max(1, len(lags))
+    lengths_ids = round(median(lengths))
+    return RouterRow(depth, len(lags), median(forwards), median(lags), lengths_ids, written)
+
+
+def journal_bytes(journal: Path, session: str) -> int:
+    """Bytes of the entries that the router's questions about a session left."""
+    sql = (
+        "SELECT sum(24 + length(turn) + length(kind) + length(CAST(data AS BLOB)) + "
+        "coalesce(length(ids), 0)) FROM journal WHERE session = ? AND (kind = 'router.answer' OR "
+        "json_extract(data, '$.question') IN (SELECT json_extract(data, '$.question') FROM journal "
+        "WHERE session = ? AND kind = 'router.answer'))"
+    )
+    with contextlib.closing(sqlite3.connect(journal)) as db:
+        (found,) = db.execute(sql, (session, session)).fetchone()
+    return int(found or 0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -207,11 +230,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in rows:
         times = (row.call_ms, row.each_ms, row.forward_ms)
         print(f"{row.depth:8}{row.questions:11}" + "".join(f"{ms:10.1f}" for ms in times))
-    print(f"{'depth':>8}{'turns':>11}{'router':>10}{'lag':>10}{'ids':>10}")
+    print(f"{'depth':>8}{'turns':>11}{'router':>10}{'lag':>10}{'ids':>10}{'bytes':>10}")
     for found in routers:
         print(
             f"{found.depth:8}{found.turns:11}{found.forward_ms:10.1f}{found.lag_ms:10.1f}"
-            f"{found.question_ids:10}"
+            f"{found.question_ids:10}{found.entries_bytes:10}"
         )
 
 

@@ -31,12 +31,14 @@ class EngineFeed:
         session: the session's id at the server.
         rate: output ids a second; None sends them at once.
         seed: cuts the outputs into deltas.
+        profile: of every turn, as the server's settings name it.
     """
 
     client: ShadowClient
     session: str
     rate: float | None = None
     seed: int = 0
+    profile: str | None = None
 
     async def send(
         self,
@@ -69,7 +71,8 @@ class EngineFeed:
         self, turn: RecordedTurn, start: int | None, stop: int | None
     ) -> AsyncIterator[Message]:
         if start is None:
-            yield self._message("prompt", turn, ids=turn.prompt)
+            named = {} if self.profile is None else {"profile": self.profile}
+            yield self._message("prompt", turn, ids=turn.prompt, **named)
             yield self._message("first_token", turn)
         async for message in self._deltas(turn, start or 0, stop):
             yield message

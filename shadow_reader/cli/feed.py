@@ -53,6 +53,9 @@ def feed(
         typer.Option(help="Output ids a second. Default: as fast as it goes.", min=0.1),
     ] = None,
     seed: Annotated[int, typer.Option(help="Cuts the outputs into deltas.")] = 0,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="The turns' profile in the server's settings.")
+    ] = None,
     model: ModelOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
@@ -81,7 +84,7 @@ def feed(
         started = clock.monotonic()
         counts = _Counts()
         async with client:
-            feeder = EngineFeed(client, name, rate=rate, seed=seed)
+            feeder = EngineFeed(client, name, rate=rate, seed=seed, profile=profile)
             async with _watched(client, name, total) as progress:
                 for number in range(total):
                     turn: RecordedTurn = await asyncio.to_thread(next, source)

