@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from shadow_reader.errors import (
     InvalidInputError,
@@ -33,7 +33,7 @@ from shadow_reader.store.snapshots.shelf import folder_name
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (ids that the state has read, ids that it is to read)."""
-MAX_PRIORS = 1024
+MAX_PRIORS: Final = 1024
 
 log = logging.getLogger(__name__)
 
