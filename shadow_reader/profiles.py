@@ -17,10 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-CHAT: Final = (
-    "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-)
-"""A question as the user's next message, and the model's answer, which begins without a thought."""
+from shadow_reader.chat import CHAT
+
 NARRATE: Final = (
     "Say in one or two short sentences what you were just thinking about, and what you will do "
     "next. Write plain text."

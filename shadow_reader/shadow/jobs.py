@@ -18,8 +18,8 @@ from shadow_reader.clock import Clock
 from shadow_reader.errors import ConflictError, ForkError, OutOfRoomError, TooLargeError
 from shadow_reader.events.ids import EMPTY, Ids
 from shadow_reader.shadow.engine import Aligned, Engine
+from shadow_reader.shadow.phrasing import Closing
 from shadow_reader.shadow.plan import When
-from shadow_reader.shadow.questions import Closing
 
 NOBODY: Final = ""
 """No session has this name: its state is at 0."""

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from shadow_reader.bounds import Bound
+from shadow_reader.chat import CHAT
 from shadow_reader.clock import Clock
 from shadow_reader.errors import (
     ConflictError,
@@ -30,14 +31,14 @@ from shadow_reader.errors import (
 from shadow_reader.events import types as t
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.view import SessionView
-from shadow_reader.profiles import CHAT, NARRATE, ShadowProfile
+from shadow_reader.profiles import NARRATE, ShadowProfile
 from shadow_reader.shadow import jobs
 from shadow_reader.shadow.engine import Engine, Writing
 from shadow_reader.shadow.job_thread import JobThread
 from shadow_reader.shadow.lease import Lease
+from shadow_reader.shadow.phrasing import Closing
 from shadow_reader.shadow.pieces import Pieces
 from shadow_reader.shadow.question_line import QuestionLine
-from shadow_reader.shadow.questions import Closing
 from shadow_reader.shadow.reader import Reader
 from shadow_reader.shadow.sessions import Sessions
 from shadow_reader.shadow.slices import Slices

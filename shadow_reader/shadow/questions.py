@@ -1,8 +1,7 @@
-"""Typed questions: how one is written for the model, and the line of those that wait.
+"""Typed questions: what one is, which may be asked, and what a reply says.
 
 A choice is a letter: the model's next-id probabilities of the letters alone, made to sum to one,
-are the answer. A question of text is the user's next message above what the answer is based on, so
-a message that is still open there is closed first. A journaled question holds its own ids only: the
+are the answer. A journaled question holds its own ids only (``phrasing.py`` writes them): the
 closing follows from the ids below it, and its kind says whether one belongs there.
 """
 
@@ -14,12 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
+from shadow_reader.chat import CHAT
 from shadow_reader.errors import InvalidInputError, TooLargeError, VocabularyError
 from shadow_reader.events import types as t
 from shadow_reader.events.decide import Limits
 from shadow_reader.events.ids import EMPTY, Ids, checked_ids
 from shadow_reader.events.view import SessionView
-from shadow_reader.profiles import CHAT
+from shadow_reader.shadow.phrasing import LETTERS, Closing, write_question
 from shadow_reader.shadow.plan import Waiting
 from shadow_reader.shadow.served_probe import PROBE_KIND, ProbeFacts, ServedProbe
 from shadow_reader.shadow.vocabulary import Vocabulary
@@ -34,9 +34,6 @@ LONG_CHARS: Final = 4096
 """From here on encoding takes a millisecond and more: too long for the event loop."""
 TINY: Final = 1e-9
 """Least prior that is divided by."""
-REQUEST: Final = "Answer with the letter of one choice and nothing else."
-"""How a question of text ends."""
-LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +108,6 @@ class Reply:
     forward_ms: float
     prior: dict[str, float] | None = None
     probe: ProbeFacts | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """The ids that end a message: ``<|im_end|>`` and a line break."""
-
-    im_end: int
-    newline: tuple[int, ...]
-
-    def after(self, known: Ids) -> Ids:
-        """What ends the message that ``known`` leaves open; nothing where none is open."""
-        size = len(self.newline)
-        if not len(known) or tuple(known.array(-size - 1)) == (self.im_end, *self.newline):
-            return EMPTY
-        if known[-1] == self.im_end:
-            return Ids.of(self.newline)
-        return Ids.of((self.im_end, *self.newline))
 
 
 @dataclass(slots=True)
@@ -347,22 +327,3 @@ def closing_of(event: t.Question, vocabulary: Vocabulary) -> Closing | None:
 def shown_classes(classes: Mapping[str, str]) -> list[str]:
     """What stands beside each class's letter: its name, and what it means where that is said."""
     return [f"{name}: {what}" if what else name for name, what in classes.items()]
-
-
-def write_question(
-    question: str, shown: Sequence[str], vocabulary: Vocabulary, chat: str
-) -> list[int]:
-    """A question of text as the model is shown it.
-
-    Args:
-        chat: the messages around it, with ``{question}`` once.
-    """
-    lines = [question.strip(), ""]
-    lines += [f"{letter}. {text.strip()}" for letter, text in zip(LETTERS, shown, strict=False)]
-    lines += ["", REQUEST]
-    before, after = chat.split("{question}")
-    return [
-        *vocabulary.encode(before),
-        *vocabulary.encode("\n".join(lines), special=False),
-        *vocabulary.encode(after),
-    ]

@@ -13,12 +13,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shadow_reader.config import Settings
 from shadow_reader.errors import ModelError, SettingsError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.snapshots import Manifest, RawTensor, Span
@@ -48,6 +48,9 @@ from shadow_reader.shadow.spill import PinnedState
 from shadow_reader.shadow.standing import Standing
 from shadow_reader.shadow.state import SessionState
 from shadow_reader.shadow.writing import WritingFork
+
+if TYPE_CHECKING:
+    from shadow_reader.config import Settings
 
 
 class TorchEngine:

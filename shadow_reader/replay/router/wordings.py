@@ -17,7 +17,8 @@ from shadow_reader.errors import InvalidInputError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.types import Question
 from shadow_reader.profiles import ClassName, ShadowProfile
-from shadow_reader.shadow.questions import LETTERS, REQUEST, shown_classes, write_question
+from shadow_reader.shadow.phrasing import LETTERS, REQUEST, write_question
+from shadow_reader.shadow.questions import shown_classes
 from shadow_reader.shadow.vocabulary import Vocabulary
 
 MESSAGE: Final = "<|im_start|>"

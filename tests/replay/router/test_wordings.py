@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from shadow_reader.chat import CHAT
 from shadow_reader.errors import InvalidInputError
 from shadow_reader.events.ids import Ids
 from shadow_reader.events.types import Question
-from shadow_reader.profiles import CHAT, ShadowProfile
+from shadow_reader.profiles import ShadowProfile
 from shadow_reader.replay.router.wordings import (
     Variant,
     Wording,
@@ -16,7 +17,8 @@ from shadow_reader.replay.router.wordings import (
     what_was_said,
     write_variant,
 )
-from shadow_reader.shadow.questions import shown_classes, write_question
+from shadow_reader.shadow.phrasing import write_question
+from shadow_reader.shadow.questions import shown_classes
 from tests.fakes import fake_vocabulary
 
 VOCABULARY = fake_vocabulary()
