@@ -130,6 +130,19 @@ class ProbeError(ShadowError):
     status = 409
 
 
+class TrainingError(InvalidInputError):
+    """Labels that no probe can be learned from: too few, too few sessions, one class, too many;
+    ``details`` has the counts by class."""
+
+    code = "cannot_train"
+
+
+class MissingExtraError(ShadowError):
+    """A package of an optional extra is not installed; names both."""
+
+    code = "missing_extra"
+
+
 class VocabularyError(ShadowError):
     """No tokenizer for this model, or text was given where only ids can be used."""
 

@@ -21,6 +21,7 @@ from shadow_reader.errors import (
     BadRequestError,
     InvalidInputError,
     JournalError,
+    MissingExtraError,
     ModelError,
     RecordError,
     SettingsError,
@@ -57,6 +58,7 @@ _USAGE_ERRORS: Final = (
     BadRequestError,
     TooLargeError,
     RecordError,
+    MissingExtraError,
     ModelError,
     VocabularyError,
 )

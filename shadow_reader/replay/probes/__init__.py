@@ -1,0 +1,1 @@
+"""Probes, trained and measured on what a journal holds."""
