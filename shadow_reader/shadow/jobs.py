@@ -208,14 +208,35 @@ def see(
     if found is None:
         return Seen(aligned, None, aligned.committed, 0.0)
     line, position = found
-    _check_room(engine, position, suffix)
+    base = known.take(position)
     began = clock.monotonic()
-    tail = Ids.of([*known.array(line, position), *suffix])
+    vectors = vectors_on(engine, session, base, line=line, suffix=suffix, layers=layers, last=last)
+    return Seen(aligned, vectors, position, 1000 * (clock.monotonic() - began))
+
+
+def vectors_on(
+    engine: Engine,
+    session: str,
+    base: Ids,
+    *,
+    line: int,
+    suffix: Ids,
+    layers: Sequence[int],
+    last: int,
+) -> NDArray[np.float32]:
+    """The hidden vectors behind ``suffix`` on top of ``base``, above a grid line of it that the
+    session has a state at.
+
+    Raises:
+        TooLargeError: base and suffix do not fit the context.
+        OutOfRoomError: no room for the fork. ForkError: the forward failed.
+    """
+    _check_room(engine, len(base), suffix)
+    tail = Ids.of([*base.array(line), *suffix])
     try:
-        vectors = engine.vectors(session, tail=tail, layers=layers, last=last, line=line)
+        return engine.vectors(session, tail=tail, layers=layers, last=last, line=line)
     except RuntimeError as error:
         raise ForkError(f"the forward failed: {error}") from error
-    return Seen(aligned, vectors, position, 1000 * (clock.monotonic() - began))
 
 
 def _check_room(engine: Engine, position: int, question: Ids) -> None:
