@@ -1,8 +1,9 @@
 """A linear model over hidden vectors: standardised, regularised, and measured on unseen sessions.
 
 Law: what is reported was said of sessions that had no part in it, neither in the fit nor in the
-choice of layer and strength. Vectors, labels, rules and seed decide the result; where they came
-from is not known here.
+choice of layer and strength. Vectors, labels, rules and seed decide the result, to the bit under
+one build of the arithmetic: it runs on one thread, since the order of adding is another on two.
+Where the vectors came from is not known here.
 
 What is minimised is the mean log loss plus ``strength / 2`` times the squared coefficients, so a
 strength means the same whatever the number of examples.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, TypeAlias
@@ -140,7 +142,9 @@ def fit(examples: Examples, rules: Rules | None = None, progress: Progress | Non
         TrainingError: as ``check_labels``. MissingExtraError: scikit-learn is not installed.
     """
     check_labels(examples.labels, examples.sessions)
-    return _Fit(examples, rules or Rules(), progress).whole()
+    work = _Fit(examples, rules or Rules(), progress, _logistic_regression())
+    with _one_thread():
+        return work.whole()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +167,16 @@ class _Path:
 
 
 class _Fit:
-    def __init__(self, examples: Examples, rules: Rules, progress: Progress | None) -> None:
+    def __init__(
+        self, examples: Examples, rules: Rules, progress: Progress | None, regression: Any
+    ) -> None:
         self._vectors = examples.vectors
         self._layers = list(examples.vectors)
         self._labels = np.array(examples.labels)
         self._sessions = np.array(examples.sessions)
         self._rules = rules
         self._progress = progress
-        self._regression = _logistic_regression()
+        self._regression = regression
         names, codes = np.unique(self._labels, return_inverse=True)
         self.classes = tuple(map(str, names))
         self._codes = codes.astype(np.int64)
@@ -300,6 +306,13 @@ def _logistic_regression() -> Any:
             package="scikit-learn",
         ) from error
     return LogisticRegression
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
+    return limits
 
 
 def _refuse(field: str, message: str, counts: dict[str, int], limit: int) -> None:

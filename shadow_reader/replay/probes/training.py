@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from shadow_reader.errors import NotFoundError, ProbeError
+from shadow_reader.errors import InvalidInputError, NotFoundError, ProbeError
 from shadow_reader.events.decide import check_name
 from shadow_reader.replay.held_state import HeldState
 from shadow_reader.replay.probes.fit import Fitted, Progress, Rules, check_labels, fit
@@ -62,13 +62,22 @@ class Evaluated:
     skipped: dict[str, int]
 
 
-def check_found(found: Found) -> None:
-    """Whether anything can be learned of these labels, before a model is loaded.
+def check_found(found: Found, name: str) -> None:
+    """Whether a probe of this name can be learned of these labels, before a model is loaded.
 
     Raises:
+        InvalidInputError: the name, a class or a source is none that a probe's file can have.
         TrainingError: as ``fit.check_labels``.
     """
-    check_labels([one.value for one in found.labels], [one.session for one in found.labels])
+    check_name(name, field="name")
+    values = [one.value for one in found.labels]
+    check_labels(values, [one.session for one in found.labels])
+    texts = {"name": {name}, "source": {found.wanted.told}, "class": set(values)}
+    for field, text in ((field, text) for field, held in texts.items() for text in sorted(held)):
+        check_name(text, field=field)
+        if text != text.strip():
+            said = f"{field} {text!r} begins or ends with a blank"
+            raise InvalidInputError(said, field=field, found=text)
 
 
 async def train(
@@ -85,13 +94,12 @@ async def train(
     """Read the vectors, and fit. Blocks the loop.
 
     Raises:
-        InvalidInputError: the name is none, or as ``check_reading``.
+        InvalidInputError: as ``check_found`` and ``check_reading``.
         TrainingError: as ``fit.check_labels``, of the labels that have vectors.
         MissingExtraError: scikit-learn is not installed.
         VocabularyError, OutOfRoomError: as ``read_vectors``.
     """
-    check_name(name, field="name")
-    check_found(found)
+    check_found(found, name)
     skipped = Counter(found.skipped)
     read = await read_vectors(journal, found, held, reading, skipped, begun)
     fitted = fit(read.examples(), rules, progress)

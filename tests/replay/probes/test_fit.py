@@ -129,6 +129,20 @@ def test_the_same_again_gives_the_same_bits_and_another_seed_other_parts() -> No
     assert other.classes == one.classes
 
 
+def test_the_bits_are_those_of_one_thread() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    chance = np.random.default_rng(14)
+    codes = chance.integers(3, size=3000)
+    rows = chance.standard_normal((3000, 512)) + 0.3 * chance.standard_normal((3, 512))[codes]
+    labels, sessions = [f"c{code}" for code in codes], [f"s{n % 4}" for n in range(3000)]
+    examples = Examples({0: rows.astype(np.float32)}, labels, sessions)
+    found = set()
+    for threads in (1, 2):
+        with threadpoolctl.threadpool_limits(limits=threads):
+            found.add(fit(examples, Rules(strengths=(0.01,))).linear.coef.tobytes())
+    assert len(found) == 1
+
+
 def test_a_number_that_never_varies_says_nothing() -> None:
     examples = made(10)
     rows = examples.vectors[4].copy()
