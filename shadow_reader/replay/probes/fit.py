@@ -132,6 +132,15 @@ def check_labels(labels: Sequence[str], sessions: Sequence[str]) -> None:
         _refuse("sessions", f"{said} with {shown}", counts, LEAST_SESSIONS)
 
 
+def check_installed() -> None:
+    """Whether anything can be fitted here.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    _logistic_regression()
+
+
 def fit(examples: Examples, rules: Rules | None = None, progress: Progress | None = None) -> Fitted:
     """Choose layer and strength, learn from everything, and measure the same way of doing so.
 

@@ -22,6 +22,7 @@ from shadow_reader.events.view import SessionView
 from shadow_reader.replay.router.past import Entries
 
 ROUTER: Final = "router"
+_LABELS: Final = "labels:"
 NO_MESSAGE: Final = "no message ends in the prompt"
 SHORTER: Final = "about fewer ids than were asked for"
 OTHER_CLASS: Final = "of another class"
@@ -36,7 +37,7 @@ class Wanted:
             each at the end of its prompt's last message.
         source: only labels of this one. decided: only classes that the router decided on the turn.
         session: only this one, with its branches.
-        since, until: unix seconds; the second is not included.
+        since, until: unix seconds; the second is not included. after: only later entries.
         classes: only these; none: all.
         least_ids: only about so many ids or more.
     """
@@ -47,15 +48,24 @@ class Wanted:
     session: str | None = None
     since: float | None = None
     until: float | None = None
+    after: int = 0
     classes: tuple[str, ...] = ()
     least_ids: int = 0
+
+    @classmethod
+    def as_told(cls, told: str) -> Wanted:
+        """Labels such as a probe was trained on, by its ``source``."""
+        if told == ROUTER:
+            return cls()
+        name, at, source = told.removeprefix(_LABELS).partition("@")
+        return cls(name=name, source=source if at else None)
 
     @property
     def told(self) -> str:
         """Whose labels these are, as a probe says it: ``router``, ``labels:NAME[@SOURCE]``."""
         if self.name is None:
             return ROUTER
-        return f"labels:{self.name}" + (f"@{self.source}" if self.source is not None else "")
+        return f"{_LABELS}{self.name}" + (f"@{self.source}" if self.source is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,7 @@ async def line_labels(
 
 
 def _is_wanted(entry: t.Entry, wanted: Wanted) -> bool:
-    if wanted.since is not None and entry.at < wanted.since:
+    if entry.seq <= wanted.after or (wanted.since is not None and entry.at < wanted.since):
         return False
     if wanted.until is not None and entry.at >= wanted.until:
         return False
