@@ -17,7 +17,7 @@ from shadow_reader.http.table import ROUTES
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md"),
-    *("docs/cuda.md", "docs/decisions.md", "docs/numbers.md"),
+    *("docs/cuda.md", "docs/decisions.md", "docs/numbers.md", "docs/probes.md"),
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")

@@ -18,6 +18,7 @@ from shadow_reader.cli import (
     journal_share,
     label,
     model,
+    probe,
     rebuild,
     replay_ledger,
     replay_router,
@@ -52,6 +53,7 @@ journal.app.command("schema", epilog=EXIT_CODES_HELP)(journal_query.schema)
 journal.app.command("prune", epilog=EXIT_CODES_HELP)(journal_prune.prune)
 journal.app.command("share", epilog=EXIT_CODES_HELP)(journal_share.share)
 app.add_typer(journal.app, name="journal")
+app.add_typer(probe.app, name="probe")
 app.command("rebuild", epilog=EXIT_CODES_HELP)(rebuild.rebuild)
 app.command("import", epilog=EXIT_CODES_HELP)(import_records.import_records)
 replay_ledger.app.command("router", epilog=EXIT_CODES_HELP)(replay_router.replay_router)

@@ -30,7 +30,7 @@ async def teach(
     shadow: Runtime, *, sessions: int = 6, each: int = 10, seed: int = 0, prefix: str = "s"
 ) -> None:
     """Sessions that say one of three things at each turn's end, and labels and classes that say
-    which."""
+    which; and labels that say nothing."""
     chance = random.Random(seed)
     for number in range(sessions):
         session, ids = f"{prefix}{number}", [chance.randrange(256) for _ in range(20)]
@@ -40,7 +40,8 @@ async def teach(
             await shadow.prompt(session, list(ids), turn=f"t{turn}", router=value)
             await shadow.end(session, f"t{turn}")
             label = t.Label("kind", len(ids), value, "tests")
-            await shadow.label(session, [label])
+            dice = t.Label("dice", len(ids), chance.choice(["low", "high"]), "tests")
+            await shadow.label(session, [label, dice])
 
 
 async def taught(folder: Path, **more: Any) -> Path:
